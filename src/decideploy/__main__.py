@@ -1,0 +1,7 @@
+"""``python -m decideploy``."""
+
+import sys
+
+from decideploy.cli import main
+
+sys.exit(main())

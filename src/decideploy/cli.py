@@ -1,0 +1,283 @@
+"""The ``decideploy`` command: one verb for each stage, and the same value as a table or as JSON.
+
+Exit status: 0, or the ``exit_code`` of the error that ended the verb (see ``decideploy.errors``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from decideploy import __version__
+from decideploy.errors import Error, VerificationError
+
+if TYPE_CHECKING:
+    from decideploy.artifacts import Verification
+    from decideploy.hardware import HardwareReport
+
+Command = Callable[[argparse.Namespace, Console], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns its exit status. Faults go to standard error, results to standard output."""
+    options = _parser().parse_args(argv)
+    command: Command = options.command
+    try:
+        return command(options, Console())
+    except Error as error:
+        _print_error(error, as_json=getattr(options, "json", False))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _print_error(error: Error, *, as_json: bool) -> None:
+    console = Console(stderr=True, highlight=False)
+    if as_json:
+        faults = [
+            {"code": d.code, "what": d.what, "where": d.where, "next_step": d.next_step}
+            for d in error.diagnostics()
+        ]
+        print(json.dumps({"error": type(error).__name__, "diagnostics": faults}, indent=2))
+    for diagnostic in error.diagnostics():
+        console.print(f"error: {diagnostic}", style="red", markup=False)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _build(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.build import build
+
+    result = build(options.recipe, options.out, wheelhouses=options.wheelhouse)
+    if options.json:
+        _print_json(result.to_dict())
+        return 0
+    console.print(f"wheel       {result.wheel}", soft_wrap=True)
+    console.print(f"sha256      {result.sha256}")
+    console.print(f"provenance  {result.provenance}", soft_wrap=True)
+    for patch in result.patches:
+        console.print(f"patch       {patch.name}  {patch.sha256[:16]}")
+    console.print(f"took        {result.seconds:.1f} s")
+    return 0
+
+
+def _verified(options: argparse.Namespace) -> Verification:
+    from decideploy.artifacts import resolve_model, verify
+
+    model = resolve_model(options.model, revision=options.revision)
+    return verify(model, adapter=options.adapter, deep=getattr(options, "deep", False))
+
+
+def _verify(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.artifacts import print_verification, to_json
+
+    verification = _verified(options)
+    if options.json:
+        _print_json(to_json(verification))
+    else:
+        print_verification(verification, console)
+    return VerificationError.exit_code if verification.errors else 0
+
+
+def _probe(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.hardware import print_report, probe
+
+    report = probe()
+    if options.json:
+        _print_json(report.to_dict())
+    else:
+        print_report(report, console)
+    return 0
+
+
+def _hardware(name: str) -> HardwareReport:
+    from decideploy.hardware import load_hardware, probe
+
+    return probe() if name == "auto" else load_hardware(name)
+
+
+def _plan(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.plan import plan, print_plan
+
+    verification = _verified(options)
+    verification.raise_for_issues()
+    launch = plan(verification.known_facts(), _hardware(options.hardware))
+    if options.json:
+        _print_json(launch.to_dict())
+    else:
+        print_plan(launch, console)
+    return 0
+
+
+def _serve(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.serve import ServeOptions, serve
+
+    serve(
+        ServeOptions(
+            model=options.model,
+            adapter=options.adapter,
+            revision=options.revision,
+            host=options.host,
+            port=options.port,
+            dry_run=options.dry_run,
+            check=options.check,
+            json=options.json,
+            startup_timeout_s=options.startup_timeout,
+        ),
+        console,
+    )
+    return 0
+
+
+def _decide(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.decide import ask, print_decision
+
+    response = ask(
+        options.url,
+        kind=options.kind,
+        question=options.question,
+        state=_text(options.state),
+        options=options.options,
+    )
+    if options.json:
+        _print_json(response.model_dump(exclude_none=True))
+    else:
+        print_decision(response, console)
+    return 0
+
+
+def _text(value: str) -> str:
+    """``@file`` is read from the file, ``-`` from standard input; everything else is itself."""
+    if value == "-":
+        return sys.stdin.read()
+    return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
+
+
+def _selftest(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.serve import print_selftest, selftest
+
+    report = selftest(options.url)
+    if options.json:
+        _print_json(report.to_dict())
+    else:
+        print_selftest(report, console)
+    report.raise_for_failures()
+    return 0
+
+
+def _demo_model(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.demo import write_demo_model
+
+    write_demo_model(options.dir, nvfp4=options.nvfp4)
+    console.print(f"demo model in {options.dir}", soft_wrap=True)
+    return 0
+
+
+def _convert_adapter(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.artifacts import convert_adapter
+
+    result = convert_adapter(options.model, options.out or options.model / "adapter_vllm")
+    if options.json:
+        _print_json(result.to_dict())
+    else:
+        console.print(f"adapter in {result.path}", soft_wrap=True)
+    return 0
+
+
+def _doctor(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.serve import doctor, print_doctor
+
+    report = doctor(port=options.port)
+    if options.json:
+        _print_json(report.to_dict())
+    else:
+        print_doctor(report, console)
+    return report.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="decideploy", description=__doc__.partition("\n")[0])
+    parser.add_argument("--version", action="version", version=f"decideploy {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    def verb(name: str, command: Command, summary: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(command=command)
+        sub.add_argument("--json", action="store_true", help="print a JSON document instead of a table")
+        return sub
+
+    sub = verb("build", _build, "Build the patched vLLM wheel that a lock names")
+    sub.add_argument("--recipe", choices=["cpu", "cuda"], required=True, help="which recipe to build")
+    sub.add_argument("--out", type=Path, default=Path("dist"), help="folder for the wheel (default: dist)")
+    sub.add_argument(
+        "--wheelhouse",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder that may hold the upstream file; can be given more than once",
+    )
+
+    _model_options(verb("verify", _verify, "Check a model's files before any engine sees them"), deep=True)
+    verb("probe", _probe, "Report the hardware that is here")
+
+    sub = verb("plan", _plan, "Choose the FP4 path, memory settings and engine arguments")
+    _model_options(sub)
+    sub.add_argument("--hardware", default="auto", help="auto, a card's name or a probe --json file")
+
+    sub = verb("serve", _serve, "Verify, plan, launch, self-test and serve; no MODEL serves the demo model")
+    _model_options(sub, optional=True)
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    sub.add_argument("--port", type=int, default=8000, help="port to listen on (default: 8000)")
+    sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
+    sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
+    sub.add_argument(
+        "--startup-timeout", type=float, default=1200, metavar="S", help="seconds until the engine must answer"
+    )
+
+    sub = verb("decide", _decide, "Ask a running server one question")
+    _url_option(sub)
+    sub.add_argument("--kind", choices=["noul", "score", "choice"], required=True, help="kind of question")
+    sub.add_argument("--question", required=True, help="the question")
+    sub.add_argument("--state", required=True, help="what the question is about: text, @file or - (stdin)")
+    sub.add_argument(
+        "--options", type=lambda text: text.split(","), help="the options of a choice, separated by commas"
+    )
+
+    _url_option(verb("selftest", _selftest, "Prove that a running server answers rightly"))
+
+    sub = verb("demo-model", _demo_model, "Write the small synthetic model")
+    sub.add_argument("dir", type=Path, metavar="DIR", help="folder to write")
+    sub.add_argument("--nvfp4", action="store_true", help="write the experts in ModelOpt's NVFP4 layout")
+
+    sub = verb("convert-adapter", _convert_adapter, "Make adapter_vllm/ from adapter/ and head.safetensors")
+    sub.add_argument("model", type=Path, metavar="MODEL", help="the model's folder")
+    sub.add_argument("--out", type=Path, help="folder to write (default: MODEL/adapter_vllm)")
+
+    sub = verb("doctor", _doctor, "List everything that would stop serve, with remedies")
+    sub.add_argument("--port", type=int, default=8000, help="port that serve would listen on (default: 8000)")
+    return parser
+
+
+def _model_options(sub: argparse.ArgumentParser, *, optional: bool = False, deep: bool = False) -> None:
+    sub.add_argument("model", nargs="?" if optional else None, metavar="MODEL", help="a folder or a hub id")
+    sub.add_argument("--adapter", type=Path, help="the adapter's folder (default: MODEL/adapter_vllm)")
+    sub.add_argument("--revision", help="the commit of a hub id, 40 hexadecimal digits")
+    if deep:
+        sub.add_argument("--deep", action="store_true", help="also read the tensors' values")
+
+
+def _url_option(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
