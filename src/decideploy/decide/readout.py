@@ -1,0 +1,60 @@
+"""From the engine's log-probabilities of the slots to probabilities of the options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from decideploy.decide.head import DecisionHead
+from decideploy.decide.template import SLOT_LABELS, Kind
+from decideploy.errors import EngineError
+
+# vLLM puts this number where it has no log-probability.
+PLACEHOLDER_LOGPROB: Final = -9999.0
+
+
+def allowed_token_ids(head: DecisionHead, kind: Kind, n_options: int) -> tuple[int, ...]:
+    """Verbalizer ids of the active slots, in option order."""
+    return tuple(head.verbalizer_ids[slot] for slot in head.slot_range(kind, n_options))
+
+
+def read_out(
+    logprobs: Mapping[int, float], kind: Kind, n_options: int, head: DecisionHead, temperature: float
+) -> tuple[float, ...]:
+    """Probabilities of the options, float64, summing to 1.
+
+    ``logprobs`` maps token id to log-probability (nats) over the active slots; a constant added to
+    all of them changes nothing. Score of a slot: (log-probability + bias) / temperature; then softmax.
+    Raises EngineError(502) when a slot is missing, is not a finite number or is the placeholder.
+    """
+    slots = head.slot_range(kind, n_options)
+    check_slots(logprobs, slots, head)
+    scores = [(logprobs[head.verbalizer_ids[slot]] + head.bias[slot]) / temperature for slot in slots]
+    return softmax(scores)
+
+
+def check_slots(logprobs: Mapping[int, float], slots: Sequence[int], head: DecisionHead) -> None:
+    """Raise EngineError(502) naming every slot for which the engine gave no number."""
+    faults = []
+    for slot in slots:
+        value = logprobs.get(head.verbalizer_ids[slot])
+        if value is None:
+            faults.append(f"{SLOT_LABELS[slot]} is missing")
+        elif not math.isfinite(value) or value <= PLACEHOLDER_LOGPROB:
+            faults.append(f"{SLOT_LABELS[slot]} is {value}")
+    if faults:
+        raise EngineError(
+            f"the engine's log-probabilities are unusable: {', '.join(faults)}",
+            status=502,
+            where=f"{len(faults)} of {len(slots)} slots",
+            next_step="run `decideploy selftest` against this server; its checks name the likely cause",
+        )
+
+
+def softmax(scores: Sequence[float]) -> tuple[float, ...]:
+    """exp(score) normalised; finite for any finite scores."""
+    largest = max(scores)
+    weights = [math.exp(score - largest) for score in scores]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)

@@ -1,0 +1,265 @@
+"""Wire types of ``/v1/decide``: request, answer, information, error envelope."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from decideploy.decide.documents import fault_message, key_path
+from decideploy.decide.template import CANONICAL_OPTIONS, CHOICE_LETTERS, Kind, fold_lines
+from decideploy.errors import ConfigError
+
+MIN_OPTIONS: Final = 2
+MAX_OPTIONS: Final = len(CHOICE_LETTERS)
+
+
+class RequestError(ConfigError):
+    """The request is at fault: ``param`` names its field, ``code`` the fault, ``status`` is the HTTP 4xx."""
+
+    def __init__(self, what: str, *, param: str | None = None, code: str, status: int = 422) -> None:
+        super().__init__(what, where=param or "")
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+class TextPart(BaseModel):
+    """A text in a list state."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+
+
+def _checked_state(value: object) -> object:
+    """Refuse what the union below would refuse, in words that name the part at fault."""
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, Mapping):
+        return _checked_object(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        if not value:
+            raise ValueError("a list state needs at least one part")
+        return [_checked_part(index, part) for index, part in enumerate(value)]
+    raise ValueError('must be a string, a JSON object, or a list of strings and {"text": …} parts')
+
+
+def _checked_object(value: Mapping[str, object]) -> Mapping[str, object]:
+    try:
+        _encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"is not a JSON object: {error}") from error
+    return value
+
+
+def _checked_part(index: int, part: object) -> object:
+    if isinstance(part, str):
+        return _encodable(part)
+    if isinstance(part, TextPart):
+        return part
+    if isinstance(part, Mapping):
+        if "image" in part:
+            raise ValueError(f"part [{index}]: this server reads text only; it takes no image")
+        if part.keys() == {"text"} and isinstance(part["text"], str):
+            return {"text": _encodable(part["text"])}
+    raise ValueError(f'part [{index}]: must be a string or {{"text": "…"}}')
+
+
+def _encodable(text: str) -> str:
+    """A lone surrogate is legal in JSON but is no text that a tokenizer could read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("holds a lone surrogate, which is not valid Unicode text") from error
+    return text
+
+
+def _checked_text(value: object) -> object:
+    return _encodable(value) if isinstance(value, str) else value
+
+
+def _served_thinking(value: object) -> object:
+    if value in ("auto", "on"):
+        raise ValueError('this server serves thinking "off" only')
+    return value
+
+
+State: TypeAlias = Annotated[
+    str | dict[str, JsonValue] | tuple[str | TextPart, ...], BeforeValidator(_checked_state)
+]
+Text: TypeAlias = Annotated[str, BeforeValidator(_checked_text)]
+
+
+class DecideRequest(BaseModel):
+    """One decision: what is known (``state``), what is asked (``question``), what may be answered.
+
+    ``options``: 2 to 16 distinct texts for ``choice``; ``noul`` and ``score`` have canonical ones, which
+    may be left out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Kind
+    state: State
+    question: Text
+    # The default is validated too: a choice without options must be refused.
+    options: tuple[Text, ...] | None = Field(default=None, validate_default=True)
+    thinking: Annotated[Literal["off"], BeforeValidator(_served_thinking)] = "off"
+
+    @field_validator("question")
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("must not be empty")
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def _fit_the_kind(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        kind = info.data.get("kind")
+        if kind == "choice":
+            check_choice_options(value)
+        elif kind is not None and value is not None and value != CANONICAL_OPTIONS[kind]:
+            canonical = json.dumps(CANONICAL_OPTIONS[kind])
+            raise ValueError(f"kind {kind} always answers {canonical}; leave options out")
+        return value
+
+    @property
+    def answer_options(self) -> tuple[str, ...]:
+        """The options in answer order, as the caller wrote them."""
+        return self.options if self.options is not None else CANONICAL_OPTIONS[self.kind]
+
+
+def check_choice_options(options: tuple[str, ...] | None) -> None:
+    """Raise ValueError when ``options`` are not 2 to 16 distinct texts."""
+    if options is None or not MIN_OPTIONS <= len(options) <= MAX_OPTIONS:
+        count = "none" if options is None else len(options)
+        raise ValueError(
+            f"this server answers a choice of {MIN_OPTIONS} to {MAX_OPTIONS} options, got {count}"
+        )
+    seen: dict[str, int] = {}
+    for index, option in enumerate(fold_lines(option).strip() for option in options):
+        if not option:
+            raise ValueError(f"option [{index}] is empty")
+        # The probability of a text that stands twice is split between the two, silently.
+        if option in seen:
+            raise ValueError(f"options [{seen[option]}] and [{index}] are the same text")
+        seen[option] = index
+
+
+class Usage(BaseModel):
+    """Token counts as the OpenAI API counts them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class DecideResponse(BaseModel):
+    """``probabilities[i]`` is that of ``options[i]``; they sum to 1; ``choice`` is the likeliest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    options: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    choice: str
+    choice_index: int
+    usage: Usage
+
+
+class BuildInfo(BaseModel):
+    """Which build of the engine answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: str
+    recipe: str
+    files_sha256: str
+    patches: tuple[str, ...]
+
+
+class Defaults(BaseModel):
+    """What a request means that leaves a field out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    thinking: Literal["off"] = "off"
+
+
+class InfoResponse(BaseModel):
+    """``GET /v1/decide/info``: what this server serves and with which files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    adapter: str
+    kinds: tuple[Kind, ...]
+    max_options: int
+    max_model_len: int
+    template_version: str
+    defaults: Defaults
+    temperatures: dict[Kind, float]
+    calibration_sha256: str
+    build: BuildInfo
+
+
+class ErrorBody(BaseModel):
+    """``param`` is the request's field at fault, ``code`` a word for programs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(BaseModel):
+    """The body of every answer that is not 200."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    error: ErrorBody
+
+
+def request_error(faults: Sequence[Mapping[str, Any]]) -> RequestError:
+    """All of pydantic's ``faults`` in one error; ``param`` is the first field at fault."""
+    told = [_told(fault) for fault in faults]
+    message = "; ".join(f"{field}: {text}" if field else text for field, text in told)
+    return RequestError(message, param=told[0][0] or None, code="invalid_request")
+
+
+def _told(fault: Mapping[str, Any]) -> tuple[str, str]:
+    location = tuple(fault["loc"])
+    # FastAPI puts "body" before the field.
+    field = key_path(location[1:] if location[:1] == ("body",) else location)
+    if fault["type"] == "extra_forbidden":
+        return (
+            field,
+            f"this server does not serve this field; it serves {', '.join(DecideRequest.model_fields)}",
+        )
+    if fault["type"] == "tuple_type":
+        return field, "must be a list"
+    return field, fault_message(fault["msg"])
+
+
+def parse_request(content: Mapping[str, object]) -> DecideRequest:
+    """``content`` as a request; RequestError names every field at fault."""
+    try:
+        return DecideRequest.model_validate(content)
+    except ValidationError as error:
+        raise request_error(error.errors(include_url=False, include_context=False)) from error
