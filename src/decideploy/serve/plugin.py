@@ -1,0 +1,104 @@
+"""vLLM endpoint plugin: the decide routes inside ``vllm serve``.
+
+vLLM loads it when ``VLLM_PLUGINS`` names ``decideploy``. vLLM only logs an error raised while a plugin is
+imported or constructed, and then serves without it; so nothing is imported or checked before
+``attach_router``, whose errors stop the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decideploy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from fastapi import FastAPI
+    from starlette.datastructures import State
+
+    from decideploy.build import InstalledBuild
+    from decideploy.decide.routes import DecideService
+    from decideploy.decide.schema import BuildInfo
+
+
+def installed_build() -> InstalledBuild:
+    """The build that is running; IntegrityError when its files are not those of a lock."""
+    from decideploy.build import check_installed  # noqa: PLC0415
+
+    return check_installed()
+
+
+class DecidePlugin:
+    """``check_build`` proves which engine build is running, and raises when it is none of ours."""
+
+    name = "decideploy"
+    required_tasks = ("generate",)
+
+    def __init__(self, check_build: Callable[[], InstalledBuild] = installed_build) -> None:
+        self._check_build = check_build
+        self._build: InstalledBuild | None = None
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Add the routes to ``app``; IntegrityError when the engine build is not the locked one."""
+        self._build = self._check_build()
+
+        from decideploy.decide.routes import router  # noqa: PLC0415
+
+        app.include_router(router)
+
+    async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
+        """Put the service into ``state.decideploy``; any fault in the model's files stops the start."""
+        if self._build is None:
+            raise ConfigError("the plugin was not attached before its state was initialised")
+        state.decideploy = make_service(engine_client, state, args, build_info(self._build))
+
+
+def make_service(engine_client: Any, state: State, args: Namespace, build: BuildInfo) -> DecideService:
+    """The service over ``engine_client``: encoder, head and calibration from the files that it serves."""
+    from decideploy.decide import Calibration, DecisionHead, PromptEncoder  # noqa: PLC0415
+    from decideploy.decide.calibration import FILE_NAME as CALIBRATION_FILE  # noqa: PLC0415
+    from decideploy.decide.head import FILE_NAME as HEAD_FILE  # noqa: PLC0415
+    from decideploy.decide.routes import DecideService  # noqa: PLC0415
+    from decideploy.serve.vllm_engine import VllmEngine, find_adapter  # noqa: PLC0415
+
+    model = model_folder(args.model)
+    adapter = find_adapter(state.openai_serving_models.lora_requests)
+    head = DecisionHead.read(Path(adapter.lora_path) / HEAD_FILE)
+    encoder = PromptEncoder.from_model(model)
+    encoder.check_labels(head)
+    return DecideService(
+        engine=VllmEngine(engine_client, adapter),
+        encoder=encoder,
+        head=head,
+        calibration=Calibration.read(model / CALIBRATION_FILE),
+        max_model_len=engine_client.vllm_config.model_config.max_model_len,
+        model=state.openai_serving_models.base_model_paths[0].name,
+        build=build,
+    )
+
+
+def model_folder(model: str) -> Path:
+    """``model`` as the folder that it must be; ConfigError otherwise."""
+    folder = Path(model)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"the model {model!r} is not a local folder",
+            where="vllm serve MODEL",
+            next_step="start with `decideploy serve`, which downloads a pinned revision first",
+        )
+    return folder
+
+
+def build_info(installed: InstalledBuild) -> BuildInfo:
+    """``installed`` as ``/v1/decide/info`` tells it."""
+    from decideploy.decide.schema import BuildInfo  # noqa: PLC0415
+
+    return BuildInfo(
+        version=installed.version,
+        recipe=installed.recipe,
+        files_sha256=installed.files_sha256,
+        patches=tuple(str(patch) for patch in installed.patches),
+    )
