@@ -1,0 +1,137 @@
+"""Write the demo model's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from decideploy.artifacts.convert import VLLM_ADAPTER_DIR, convert_adapter
+from decideploy.artifacts.safetensors_file import StoredTensor, bf16, float32, write_tensors
+from decideploy.demo import architecture, modelopt, tokenizer, weights
+
+# Static activation scale of every expert: the amax that calibration over the reference decisions gives, rounded up.
+ACTIVATION_AMAX = {"gate_proj": 5.0, "up_proj": 5.0, "down_proj": 20.0}
+
+
+def write_demo_model(out: Path, *, nvfp4: bool = False) -> None:
+    """Write a complete synthetic model into the folder ``out``, about 110 MB, the same bytes everywhere.
+
+    ``nvfp4`` stores the routed experts as ModelOpt does; everything else is bf16 in both variants.
+    Needs neither torch nor a forward pass.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _write_checkpoint(out, nvfp4=nvfp4)
+    _write_texts(out, nvfp4=nvfp4)
+    _write_decision_files(out)
+    convert_adapter(out, out / VLLM_ADAPTER_DIR)
+
+
+def _write_checkpoint(out: Path, *, nvfp4: bool) -> None:
+    text = {name: bf16(values) for name, values in weights.text_tensors().items()}
+    vision = {name: bf16(values) for name, values in weights.vision_tensors().items()}
+    experts = _nvfp4_experts() if nvfp4 else {n: bf16(v) for n, v in weights.fused_experts().items()}
+    shards = [text, experts | vision]
+    weight_map, total_bytes = {}, 0
+    for number, tensors in enumerate(shards, start=1):
+        filename = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        write_tensors(out / filename, tensors)
+        weight_map |= dict.fromkeys(tensors, filename)
+        total_bytes += sum(tensor.values.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
+    _write_json(out / "model.safetensors.index.json", index)
+
+
+def _nvfp4_experts() -> dict[str, StoredTensor]:
+    tensors = {}
+    for layer, expert, projections in weights.expert_projections():
+        prefix = weights.expert_prefix(layer, expert)
+        for name, quantized in modelopt.quantize_expert(projections).items():
+            input_scale = np.float32(ACTIVATION_AMAX[name] / (modelopt.FP8_MAX * modelopt.FP4_MAX))
+            tensors |= {
+                f"{prefix}.{name}.weight": StoredTensor(dtype="U8", values=quantized.weight),
+                f"{prefix}.{name}.weight_scale": StoredTensor(dtype="F8_E4M3", values=quantized.scale),
+                f"{prefix}.{name}.weight_scale_2": float32(np.float32(quantized.scale_2)),
+                f"{prefix}.{name}.input_scale": float32(input_scale),
+            }
+    return tensors
+
+
+def _write_texts(out: Path, *, nvfp4: bool) -> None:
+    quantization = architecture.quantization_config() if nvfp4 else None
+    _write_json(out / "config.json", architecture.model_config(quantization))
+    _write_json(out / "generation_config.json", architecture.generation_config())
+    _write_json(out / "preprocessor_config.json", architecture.image_processor_config())
+    _write_json(out / "processor_config.json", architecture.processor_config())
+    _write_json(out / "tokenizer_config.json", tokenizer.tokenizer_config())
+    _write_json(out / "tokenizer.json", tokenizer.tokenizer_json(), indent=None)
+    (out / "chat_template.jinja").write_text(tokenizer.CHAT_TEMPLATE, "utf-8")
+    if nvfp4:
+        _write_json(out / "hf_quant_config.json", architecture.hf_quant_config())
+        _write_json(out / "nvfp4_activation_amax.json", _activation_amax())
+
+
+def _activation_amax() -> dict[str, float]:
+    return {
+        f"{weights.expert_prefix(layer, expert)}.{name}": amax
+        for layer in range(architecture.NUM_LAYERS)
+        for expert in range(architecture.NUM_EXPERTS)
+        for name, amax in ACTIVATION_AMAX.items()
+    }
+
+
+def _write_decision_files(out: Path) -> None:
+    write_tensors(out / "head.safetensors", {n: float32(v) for n, v in weights.head_tensors().items()})
+    _write_json(out / "judge_config.json", _judge_config())
+    _write_json(out / "calibration.json", {"per_kind": {"noul": 1.003, "score": 1.017, "choice": 0.999}})
+    _write_json(out / "calibration_gold.json", {"per_kind": {"noul": 1.214, "score": 1.098, "choice": 1.0}})
+    adapter = out / "adapter"
+    adapter.mkdir(exist_ok=True)
+    tensors = {name: bf16(values) for name, values in weights.adapter_tensors().items()}
+    write_tensors(adapter / "adapter_model.safetensors", tensors)
+    _write_json(adapter / "adapter_config.json", _adapter_config())
+
+
+def _judge_config() -> dict[str, Any]:
+    return {
+        "adapter_subfolder": "adapter",
+        "hidden_size": architecture.HIDDEN_SIZE,
+        "softcap": architecture.SOFTCAP,
+        "readout": {"prefix_token": "<bos>"},
+        "slots": {
+            "num_slots": architecture.NUM_SLOTS,
+            "template_version": architecture.TEMPLATE_VERSION,
+            "ranges": architecture.SLOT_RANGES,
+        },
+        "verbalizer_ids": list(tokenizer.VERBALIZERS.values()),
+    }
+
+
+def _adapter_config() -> dict[str, Any]:
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": architecture.ADAPTER_RANK,
+        "lora_alpha": architecture.ADAPTER_ALPHA,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        # A pattern, not suffixes: the vision tower has projections of the same names.
+        "target_modules": (
+            r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+        ),
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", "utf-8")
