@@ -23,6 +23,7 @@ TOKENIZER: Final = "tokenizer.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 CONFIG: Final = "config.json"
 GENERATION_CONFIG: Final = "generation_config.json"
+TOKENIZER_TYPES: Final = ("BPE", "WordLevel")
 BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 SPECIAL_TOKEN_LISTS: Final = (
     "additional_special_tokens",
@@ -39,9 +40,7 @@ class PromptEncoder:
     """
 
     def __init__(self, tokenizer_json: Path, *, bos_id: int, control_ids: Collection[int] = ()) -> None:
-        document = _read_json(tokenizer_json)
-        # An unknown type would have its control tokens somewhere that is not searched here.
-        _require(document.get("model", {}).get("type"), ("BPE", "WordLevel"), tokenizer_json)
+        document = _read_tokenizer(tokenizer_json)
         special = {token["id"] for token in document["added_tokens"] if token["special"]}
         self.bos_id = bos_id
         self._ids = _vocabulary(document)
@@ -53,7 +52,7 @@ class PromptEncoder:
         """The encoder for the model in the folder ``model``; BOS and control tokens from its files."""
         tokenizer_config = _read_json(model / TOKENIZER_CONFIG)
         config = _read_json(model / CONFIG)
-        ids = _vocabulary(_read_json(model / TOKENIZER))
+        ids = _vocabulary(_read_tokenizer(model / TOKENIZER))
         control_ids = set(configured_ids(config))
         if (model / GENERATION_CONFIG).exists():
             control_ids.update(configured_ids(_read_json(model / GENERATION_CONFIG)))
@@ -175,9 +174,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _require(kind: object, served: Collection[str], path: Path) -> None:
-    if kind not in served:
-        raise _malformed(path, f"holds a tokenizer of type {kind}; served are {', '.join(served)}")
+def _read_tokenizer(path: Path) -> dict[str, Any]:
+    document = _read_json(path)
+    kind = document.get("model", {}).get("type")
+    # An unknown type would have its control tokens somewhere that is not searched here.
+    if kind not in TOKENIZER_TYPES:
+        raise _malformed(path, f"holds a tokenizer of type {kind}; read are {', '.join(TOKENIZER_TYPES)}")
+    return document
 
 
 def _malformed(path: Path, what: str) -> VerificationError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationInfo, field_validator
 
 from decideploy.decide.documents import read_document
-from decideploy.decide.template import KIND_RANGES, NUM_SLOTS, TEMPLATE_VERSION, Kind
+from decideploy.decide.template import KIND_RANGES, NUM_SLOTS, Kind
 
 FILE_NAME = "decision_head.json"
 
@@ -27,8 +27,8 @@ class SlotRanges(BaseModel):
 
     @field_validator("noul", "score", "choice")
     @classmethod
-    def _published(cls, value: SlotRange, info: object) -> SlotRange:
-        expected = KIND_RANGES[getattr(info, "field_name", "")]
+    def _published(cls, value: SlotRange, info: ValidationInfo) -> SlotRange:
+        expected = KIND_RANGES[info.field_name or ""]
         if value != expected:
             raise ValueError(f"slots {list(value)} are not the published {list(expected)}")
         return value
@@ -40,7 +40,7 @@ class Slots(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     num_slots: int
-    template_version: Literal["bare-v1"] = TEMPLATE_VERSION
+    template_version: Literal["bare-v1"]
     ranges: SlotRanges
 
     @field_validator("num_slots")
@@ -59,9 +59,16 @@ class DecisionHead(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    bias: tuple[FiniteFloat, ...] = Field(min_length=NUM_SLOTS, max_length=NUM_SLOTS)
-    verbalizer_ids: tuple[TokenId, ...] = Field(min_length=NUM_SLOTS, max_length=NUM_SLOTS)
+    bias: tuple[FiniteFloat, ...]
+    verbalizer_ids: tuple[TokenId, ...]
     slots: Slots
+
+    @field_validator("bias", "verbalizer_ids")
+    @classmethod
+    def _one_a_slot(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(value) != NUM_SLOTS:
+            raise ValueError(f"{len(value)} entries for {NUM_SLOTS} slots")
+        return value
 
     @field_validator("verbalizer_ids")
     @classmethod

@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from decideploy.decide.calibration import Calibration
 from decideploy.decide.core import ADAPTER_NAME, Engine, decide
@@ -102,6 +103,17 @@ class StrictJsonRequest(Request):  # type: ignore[misc]
 
 class DecideRoute(APIRoute):  # type: ignore[misc]
     """A route that answers each of its errors with the envelope."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Starlette's entry to the route; a method that it does not have is an error of ours as well."""
+        if scope["method"] in self.methods:
+            await super().handle(scope, receive, send)
+            return
+        allowed = ", ".join(sorted(self.methods))
+        fault = f"{scope['method']} is not served here; use {allowed}"
+        response = _envelope(405, fault, "invalid_request_error", None, "method_not_allowed")
+        response.headers["Allow"] = allowed
+        await response(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's extension point: the endpoint with the error answers around it."""

@@ -62,18 +62,23 @@ def make_service(engine_client: Any, state: State, args: Namespace, build: Build
     from decideploy.decide.calibration import FILE_NAME as CALIBRATION_FILE  # noqa: PLC0415
     from decideploy.decide.head import FILE_NAME as HEAD_FILE  # noqa: PLC0415
     from decideploy.decide.routes import DecideService  # noqa: PLC0415
-    from decideploy.serve.vllm_engine import VllmEngine, find_adapter  # noqa: PLC0415
+    from decideploy.serve.engine_settings import check_engine, find_adapter  # noqa: PLC0415
 
     model = model_folder(args.model)
+    check_engine(engine_client.vllm_config)
     adapter = find_adapter(state.openai_serving_models.lora_requests)
     head = DecisionHead.read(Path(adapter.lora_path) / HEAD_FILE)
+    calibration = Calibration.read(model / CALIBRATION_FILE)
     encoder = PromptEncoder.from_model(model)
     encoder.check_labels(head)
+
+    from decideploy.serve.vllm_engine import VllmEngine  # noqa: PLC0415
+
     return DecideService(
         engine=VllmEngine(engine_client, adapter),
         encoder=encoder,
         head=head,
-        calibration=Calibration.read(model / CALIBRATION_FILE),
+        calibration=calibration,
         max_model_len=engine_client.vllm_config.model_config.max_model_len,
         model=state.openai_serving_models.base_model_paths[0].name,
         build=build,
@@ -100,5 +105,5 @@ def build_info(installed: InstalledBuild) -> BuildInfo:
         version=installed.version,
         recipe=installed.recipe,
         files_sha256=installed.files_sha256,
-        patches=tuple(str(patch) for patch in installed.patches),
+        patches=installed.patches,
     )

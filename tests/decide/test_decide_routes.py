@@ -1,0 +1,264 @@
+import asyncio
+import json
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from decide_fakes import FakeEngine, make_calibration, make_encoder, make_head
+from fastapi import FastAPI, Request
+from starlette.responses import JSONResponse
+
+from decideploy.decide import DecideResponse, PromptEncoder
+from decideploy.decide.routes import DecideService, router
+from decideploy.decide.schema import BuildInfo, ErrorEnvelope
+from decideploy.errors import EngineError
+
+NOUL = {"kind": "noul", "state": "s", "question": "q"}
+BUILD = BuildInfo(version="0.30.0+cpu.decideploy.1", recipe="cpu", files_sha256="f" * 64, patches=("0001-a",))
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
+    return make_encoder(tmp_path_factory.mktemp("model"))
+
+
+def make_app(encoder: PromptEncoder, engine: FakeEngine) -> FastAPI:
+    app = FastAPI()
+    app.include_router(router)
+
+    # vLLM registers answers of its own for the whole application.
+    @app.exception_handler(Exception)
+    @app.exception_handler(ValueError)
+    async def foreign(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"foreign": str(error)}, status_code=418)
+
+    app.state.decideploy = DecideService(
+        engine=engine,
+        encoder=encoder,
+        head=make_head(),
+        calibration=make_calibration(),
+        max_model_len=512,
+        model="demo",
+        build=BUILD,
+    )
+    return app
+
+
+def send(app: FastAPI, method: str, path: str, **request: Any) -> httpx.Response:
+    async def once() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(once())
+
+
+def post(encoder: PromptEncoder, engine: FakeEngine | None = None, **request: Any) -> httpx.Response:
+    return send(make_app(encoder, engine or FakeEngine()), "POST", "/v1/decide", **request)
+
+
+def body_of(**changes: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**NOUL, **changes}.items() if value is not KeyError}
+
+
+def choice(*options: Any) -> dict[str, Any]:
+    return body_of(kind="choice", options=list(options))
+
+
+@pytest.mark.parametrize("body", [NOUL, body_of(kind="score"), choice("a", "b"), body_of(thinking="off")])
+def test_answers(encoder: PromptEncoder, body: dict[str, Any]) -> None:
+    reply = post(encoder, json=body)
+    assert reply.status_code == 200
+    assert set(reply.json()) == {"options", "probabilities", "choice", "choice_index", "usage"}
+    assert sum(DecideResponse.model_validate_json(reply.content).probabilities) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({}, "kind", "state: Field required"),
+        (body_of(kind="nul"), "kind", "'noul', 'score' or 'choice'"),
+        (body_of(kind=1), "kind", "'noul'"),
+        (body_of(state=KeyError), "state", "required"),
+        (body_of(state=3), "state", "must be a string, a JSON object, or a list"),
+        (body_of(state=None), "state", "must be a string"),
+        (body_of(state=[]), "state", "at least one part"),
+        (body_of(state=["a", 1]), "state", "part [1]"),
+        (body_of(state=[{"text": 1}]), "state", "part [0]"),
+        (body_of(state=[{"image": "https://host/a.png"}]), "state", "text only"),
+        (body_of(question=""), "question", "empty"),
+        (body_of(question=" \n"), "question", "empty"),
+        (body_of(question=["q"]), "question", "valid string"),
+        (body_of(options=["true", "false"]), "options", "leave options out"),
+        (body_of(kind="score", options=["0", "1"]), "options", "leave options out"),
+        (body_of(kind="choice"), "options", "2 to 16 options, got none"),
+        (choice(), "options", "got 0"),
+        (choice("a"), "options", "got 1"),
+        (choice(*map(str, range(17))), "options", "2 to 16 options, got 17"),
+        (choice("a", "b", "a"), "options", "[0] and [2] are the same"),
+        (choice("a\nb", "a b"), "options", "the same text"),
+        (choice("a", " "), "options", "option [1] is empty"),
+        (choice("a", 2), "options[1]", "valid string"),
+        (body_of(kind="choice", options="ab"), "options", "list"),
+        (body_of(thinking="on"), "thinking", 'serves thinking "off" only'),
+        (body_of(thinking="auto"), "thinking", 'serves thinking "off" only'),
+        (body_of(thinking=None), "thinking", "'off'"),
+        (body_of(threshold=0.8), "threshold", "it serves kind, state, question, options, thinking"),
+        (body_of(model="m"), "model", "does not serve this field"),
+        ([], None, "valid dictionary"),
+    ],
+)
+def test_wrong_fields_are_named(encoder: PromptEncoder, body: Any, param: str | None, words: str) -> None:
+    engine = FakeEngine()
+    reply = post(encoder, engine, json=body)
+    error = ErrorEnvelope.model_validate_json(reply.content).error
+    assert (reply.status_code, error.type, error.param) == (422, "invalid_request_error", param)
+    assert words in error.message
+    assert engine.calls == []
+
+
+def test_all_wrong_fields_are_told_at_once(encoder: PromptEncoder) -> None:
+    message = post(encoder, json=body_of(question="", thinking="on", model="m")).json()["error"]["message"]
+    assert all(field in message for field in ("question:", "thinking:", "model:"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "Expecting value"),
+        (b"{", "property name"),
+        (b'{"kind": "noul", "state": {"a": NaN}, "question": "q"}', "NaN"),
+        (b'{"kind": "noul", "state": {"a": -Infinity}, "question": "q"}', "-Infinity"),
+        (b'{"kind": "noul", "kind": "score", "state": "s", "question": "q"}', "'kind' twice"),
+        (b'"\xff"', "utf-8"),
+        (b"[" * 100_000, "recursion"),
+    ],
+)
+def test_what_is_not_json_is_400(encoder: PromptEncoder, content: bytes, words: str) -> None:
+    reply = post(encoder, content=content, headers={"content-type": "application/json"})
+    error = ErrorEnvelope.model_validate_json(reply.content).error
+    assert (reply.status_code, error.code) == (400, "invalid_json")
+    assert words in error.message
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999"])
+def test_a_number_beyond_float_is_a_wrong_field(encoder: PromptEncoder, number: str) -> None:
+    content = f'{{"kind": "noul", "state": {{"a": {number}}}, "question": "q"}}'
+    reply = post(encoder, content=content, headers={"content-type": "application/json"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (422, "state")
+
+
+@pytest.mark.parametrize("field", ["state", "question"])
+def test_a_lone_surrogate_is_a_wrong_field(encoder: PromptEncoder, field: str) -> None:
+    content = json.dumps(body_of(**{field: "\ud800"}))
+    reply = post(encoder, content=content, headers={"content-type": "application/json"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (422, field)
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_other_content_types_are_415(encoder: PromptEncoder, content_type: str) -> None:
+    reply = post(encoder, content=json.dumps(NOUL), headers={"content-type": content_type})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "application/vnd.a+json"])
+def test_json_content_types_are_read(encoder: PromptEncoder, content_type: str) -> None:
+    reply = post(encoder, content=json.dumps(NOUL), headers={"content-type": content_type})
+    assert reply.status_code == 200
+
+
+def test_another_method_is_405_in_the_envelope(encoder: PromptEncoder) -> None:
+    reply = send(make_app(encoder, FakeEngine()), "GET", "/v1/decide")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert reply.headers["allow"] == "POST"
+
+
+def test_over_long_input_is_refused_with_its_counts(encoder: PromptEncoder) -> None:
+    reply = post(encoder, json=body_of(state="x" * 600))
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "state")
+    assert "512" in error["message"]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_engine_errors_keep_their_status(
+    encoder: PromptEncoder, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = post(encoder, FakeEngine(error=EngineError("no luck", status=status)), json=NOUL)
+    assert (reply.status_code, reply.json()["error"]["type"]) == (status, "server_error")
+    assert reply.json()["error"]["message"] == "no luck"
+    assert "no luck" in caplog.text
+
+
+def test_an_unexpected_error_is_logged_and_not_told(
+    encoder: PromptEncoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        reply = post(encoder, FakeEngine(error=ValueError("secret detail")), json=NOUL)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in reply.text
+    assert "secret detail" in caplog.text
+
+
+def test_a_client_that_leaves_aborts_the_engines_request(encoder: PromptEncoder) -> None:
+    engine = FakeEngine(hang=True)
+    app = make_app(encoder, engine)
+    sent: list[Any] = []
+
+    async def leave() -> None:
+        messages = [{"type": "http.request", "body": json.dumps(NOUL).encode(), "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            while not engine.calls:
+                await asyncio.sleep(0)
+            return {"type": "http.disconnect"}
+
+        async def record(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": "/v1/decide",
+            "raw_path": b"/v1/decide",
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"content-type", b"application/json")],
+            "client": ("127.0.0.1", 1),
+            "server": ("server", 80),
+        }
+        await asyncio.wait_for(app(scope, receive, record), timeout=10)
+
+    asyncio.run(leave())
+    assert engine.cancelled == 1
+    assert sent[0]["status"] == 499
+
+
+def test_info(encoder: PromptEncoder) -> None:
+    reply = send(make_app(encoder, FakeEngine()), "GET", "/v1/decide/info")
+    assert reply.json() == {
+        "model": "demo",
+        "adapter": "system1",
+        "kinds": ["noul", "score", "choice"],
+        "max_options": 16,
+        "max_model_len": 512,
+        "template_version": "bare-v1",
+        "defaults": {"thinking": "off"},
+        "temperatures": {"noul": 1.003, "score": 0.999, "choice": 1.017},
+        "calibration_sha256": "0" * 64,
+        "build": BUILD.model_dump(mode="json"),
+    }
+
+
+def test_openapi_lists_the_errors(encoder: PromptEncoder) -> None:
+    schema = send(make_app(encoder, FakeEngine()), "GET", "/openapi.json").json()
+    responses = schema["paths"]["/v1/decide"]["post"]["responses"]
+    assert set(responses) == {"200", "400", "415", "422", "500", "502", "503", "504"}
+    reference = responses["422"]["content"]["application/json"]["schema"]["$ref"]
+    assert reference.endswith("/ErrorEnvelope")

@@ -1,0 +1,75 @@
+"""What vLLM hands to an endpoint plugin, made in code."""
+
+import asyncio
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fastapi import FastAPI
+
+from decideploy.serve.plugin import DecidePlugin
+
+BUILD: Any = SimpleNamespace(
+    version="0.30.0+cpu.decideploy.1",
+    recipe="cpu",
+    files_sha256="f" * 64,
+    patches=("0001-lora.patch",),
+)
+MODEL_CONFIG = {
+    "max_model_len": 512,
+    "logprobs_mode": "processed_logprobs",
+    "max_logprobs": 20,
+    "logits_processors": None,
+}
+
+
+class FakeClient:
+    """vLLM's engine client, as far as a decision needs it."""
+
+    def __init__(self, outputs: Any = None, error: Exception | None = None, **config: Any) -> None:
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(**{**MODEL_CONFIG, **config}))
+        self.calls: list[dict[str, Any]] = []
+        self.closed = 0
+        self._outputs = outputs
+        self._error = error
+
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, *, lora_request: Any = None
+    ) -> AsyncIterator[Any]:
+        self.calls.append(
+            {"prompt": prompt, "params": sampling_params, "id": request_id, "lora": lora_request}
+        )
+        try:
+            if self._error is not None:
+                raise self._error
+            for output in [self._answer(sampling_params)] if self._outputs is None else self._outputs:
+                yield output
+            await self._linger()
+        finally:
+            self.closed += 1
+
+    async def _linger(self) -> None:
+        """Nothing follows the answer; a subclass hangs here."""
+
+    def _answer(self, params: Any) -> Any:
+        logprobs = {
+            token: SimpleNamespace(logprob=-0.5 * i) for i, token in enumerate(params.allowed_token_ids)
+        }
+        return SimpleNamespace(outputs=[SimpleNamespace(logprobs=[logprobs], finish_reason="length")])
+
+
+def start(model: Path, client: FakeClient, adapters: dict[str, Any] | None = None) -> SimpleNamespace:
+    """What vLLM does with the plugin, and the state that it leaves."""
+    plugin = DecidePlugin(lambda: BUILD)
+    plugin.attach_router(FastAPI())
+    adapters = {"system1": lora(model)} if adapters is None else adapters
+    serving = SimpleNamespace(lora_requests=adapters, base_model_paths=[SimpleNamespace(name="demo")])
+    state = SimpleNamespace(openai_serving_models=serving)
+    asyncio.run(plugin.init_state(client, state, Namespace(model=str(model))))  # type: ignore[arg-type]
+    return state
+
+
+def lora(model: Path) -> Any:
+    return SimpleNamespace(lora_name="system1", lora_path=str(model / "adapter_vllm"))
