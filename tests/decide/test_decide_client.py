@@ -7,7 +7,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from decideploy.decide import DecideResponse, parse_request, post_decision, print_decision, read_state
+from decideploy.decide import DecideResponse, ask, parse_request, post_decision, print_decision, read_state
 from decideploy.errors import ConfigError, EngineError
 
 REQUEST = parse_request(
@@ -23,7 +23,7 @@ ANSWER = {
 REFUSAL = {"error": {"message": "question: must not be empty", "type": "invalid_request_error"}}
 
 
-def ask(
+def answered(
     reply: httpx.Response | Exception, url: str = "http://server"
 ) -> tuple[DecideResponse, httpx.Request]:
     requests: list[httpx.Request] = []
@@ -40,7 +40,7 @@ def ask(
 
 @pytest.mark.parametrize("url", ["http://server", "http://server/", "http://server/v1"])
 def test_posts_the_request_and_returns_the_answer(url: str) -> None:
-    response, request = ask(httpx.Response(200, json=ANSWER), url)
+    response, request = answered(httpx.Response(200, json=ANSWER), url)
     assert response.choice == "b"
     assert str(request.url) == "http://server/v1/decide"
     assert request.headers["authorization"] == "Bearer key"
@@ -70,7 +70,7 @@ def test_failures_are_typed(
     reply: Any, error: type[ConfigError | EngineError], status: int | None, words: str
 ) -> None:
     with pytest.raises(error) as caught:
-        ask(reply)
+        answered(reply)
     assert words in str(caught.value)
     assert getattr(caught.value, "status", None) == status
 
@@ -78,6 +78,16 @@ def test_failures_are_typed(
 def test_a_malformed_url_is_told() -> None:
     with pytest.raises(EngineError, match="cannot be reached"):
         post_decision("server:port", REQUEST)
+
+
+def test_ask_refuses_a_wrong_request_before_it_is_sent() -> None:
+    with pytest.raises(ConfigError, match="2 to 16 options, got 1"):
+        ask("http://127.0.0.1:9", kind="choice", question="q", state="s", options=["a"])
+
+
+def test_ask_sends_a_right_one() -> None:
+    with pytest.raises(EngineError, match="cannot be reached"):
+        ask("http://127.0.0.1:9", kind="noul", question="q", state="s")
 
 
 def test_state_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ The HTTP routes are in :mod:`decideploy.decide.routes`, which needs FastAPI and 
 """
 
 from decideploy.decide.calibration import Calibration
-from decideploy.decide.client import post_decision, print_decision, read_state
+from decideploy.decide.client import ask, post_decision, print_decision, read_state
 from decideploy.decide.core import ADAPTER_NAME, Engine, decide
 from decideploy.decide.encoder import PromptEncoder
 from decideploy.decide.head import DecisionHead
@@ -32,6 +32,7 @@ __all__ = [
     "PromptEncoder",
     "RequestError",
     "allowed_token_ids",
+    "ask",
     "decide",
     "parse_request",
     "post_decision",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from decideploy.decide.schema import DecideRequest, DecideResponse, ErrorEnvelope, State
+from decideploy.decide.schema import DecideRequest, DecideResponse, ErrorEnvelope, State, parse_request
 from decideploy.errors import ConfigError, EngineError
 
 PATH: Final = "/v1/decide"
@@ -53,6 +54,25 @@ def post_decision(
             next_step="start it with `decideploy serve`, or correct --url",
         ) from error
     return read_reply(reply, endpoint)
+
+
+def ask(
+    url: str,
+    *,
+    kind: str,
+    question: str,
+    state: object,
+    options: Sequence[str] | None = None,
+    timeout_s: float = 60.0,
+    api_key: str | None = None,
+) -> DecideResponse:
+    """One decision from plain values; RequestError before anything is sent when they make no request.
+
+    Everything else as in :func:`post_decision`.
+    """
+    fields = {"kind": kind, "state": state, "question": question}
+    request = parse_request(fields if options is None else {**fields, "options": list(options)})
+    return post_decision(url, request, timeout_s=timeout_s, api_key=api_key)
 
 
 def read_reply(reply: httpx.Response, endpoint: str) -> DecideResponse:
