@@ -1,0 +1,24 @@
+"""What hardware is here, and which FP4 kernel path it takes."""
+
+from decideploy.hardware.cards import Card, card_report, known_cards, load_hardware
+from decideploy.hardware.kernels import KernelPath, MinimumVersions, kernel_path, minimum_versions
+from decideploy.hardware.probe import probe
+from decideploy.hardware.report import Gpu, HardwareReport, Host, Reading, load_report, print_report
+
+__all__ = [
+    "Card",
+    "Gpu",
+    "HardwareReport",
+    "Host",
+    "KernelPath",
+    "MinimumVersions",
+    "Reading",
+    "card_report",
+    "kernel_path",
+    "known_cards",
+    "load_hardware",
+    "load_report",
+    "minimum_versions",
+    "print_report",
+    "probe",
+]

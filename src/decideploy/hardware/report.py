@@ -1,0 +1,214 @@
+"""The hardware report: frozen values, each with how it was learnt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from decideploy.errors import ConfigError, Diagnostic
+
+SCHEMA_VERSION = 1
+GIB = 1024**3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading(Generic[T]):
+    """One value and how it was learnt; ``value`` is None when it could not be read, never a guess."""
+
+    value: T | None
+    source: str
+
+    @property
+    def known(self) -> bool:
+        """Whether the value was read."""
+        return self.value is not None
+
+
+def unknown(source: str) -> Reading[Any]:
+    """A value that could not be read; ``source`` says why."""
+    return Reading(value=None, source=source)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One GPU.
+
+    ``compute_capability`` is "major.minor"; ``holders`` are the ids of processes that hold its memory now;
+    ``visible`` is False when CUDA_VISIBLE_DEVICES hides it from the engine.
+    """
+
+    index: int
+    name: Reading[str]
+    compute_capability: Reading[str]
+    total_bytes: Reading[int]
+    free_bytes: Reading[int]
+    uuid: Reading[str]
+    holders: Reading[tuple[int, ...]]
+    visible: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """The machine around the GPUs.
+
+    ``cpu_flags`` maps avx2, avx512f, amx and bf16 to whether the CPU has them; ``cache_roots`` maps each
+    folder the engine writes to whether it can be written; ``packages`` maps kernel packages to their
+    installed version, None when absent.
+    """
+
+    cores: Reading[int]
+    ram_total_bytes: Reading[int]
+    ram_available_bytes: Reading[int]
+    cgroup_limit_bytes: Reading[int]
+    cgroup_used_bytes: Reading[int]
+    shm_bytes: Reading[int]
+    cpu_flags: Reading[Mapping[str, bool]]
+    cache_roots: Reading[Mapping[str, bool]]
+    packages: Reading[Mapping[str, str | None]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HardwareReport:
+    """What ``probe`` found. ``conditions`` are named faults, each with its remedy."""
+
+    host: Host
+    driver_version: Reading[str]
+    cuda_version: Reading[str]
+    gpus: tuple[Gpu, ...] = ()
+    conditions: tuple[Diagnostic, ...] = field(default=())
+
+    @property
+    def visible_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that the engine would see."""
+        return tuple(gpu for gpu in self.gpus if gpu.visible)
+
+    @property
+    def platform(self) -> str:
+        """ "cuda" when the engine would see a GPU, else "cpu"."""
+        return "cuda" if self.visible_gpus else "cpu"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-ready values with ``schema_version``."""
+        return {"schema_version": SCHEMA_VERSION, "platform": self.platform, **asdict(self)}
+
+
+def load_report(path: Path) -> HardwareReport:
+    """Read a report that ``probe --json`` wrote; ConfigError names the file and the key at fault."""
+    document = _read_json(path)
+    found = document.get("schema_version")
+    if found != SCHEMA_VERSION:
+        raise ConfigError(
+            f"hardware report has schema_version {found!r}, expected {SCHEMA_VERSION}",
+            where=f"{path}: schema_version",
+            next_step="write it again with `decideploy probe --json`",
+        )
+    try:
+        return _report_of(document)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"hardware report is malformed: {error}",
+            where=str(path),
+            next_step="write it again with `decideploy probe --json`",
+        ) from error
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read hardware report: {error}",
+            where=str(path),
+            next_step="name a known card or a file written by `decideploy probe --json`",
+        ) from error
+    if not isinstance(document, dict):
+        raise ConfigError("hardware report is not a JSON object", where=str(path))
+    return document
+
+
+def _report_of(document: Mapping[str, Any]) -> HardwareReport:
+    return HardwareReport(
+        host=Host(**{key: Reading(**value) for key, value in document["host"].items()}),
+        driver_version=Reading(**document["driver_version"]),
+        cuda_version=Reading(**document["cuda_version"]),
+        gpus=tuple(_gpu_of(gpu) for gpu in document["gpus"]),
+        conditions=tuple(Diagnostic(**condition) for condition in document["conditions"]),
+    )
+
+
+def _gpu_of(document: Mapping[str, Any]) -> Gpu:
+    fields: dict[str, Any] = {
+        key: Reading(**value) if isinstance(value, dict) else value for key, value in document.items()
+    }
+    holders = fields.pop("holders")
+    held = None if holders.value is None else tuple(holders.value)
+    return Gpu(**fields, holders=Reading(value=held, source=holders.source))
+
+
+def print_report(report: HardwareReport, console: Console | None = None) -> None:
+    """Print the report as a table, the conditions after it."""
+    console = console or Console()
+    table = Table("what", "value", "learnt from", title=f"Hardware ({report.platform})")
+    for row in _rows(report):
+        table.add_row(*row)
+    console.print(table)
+    for condition in report.conditions:
+        console.print(str(condition), style="yellow", markup=False, highlight=False)
+
+
+def _rows(report: HardwareReport) -> list[tuple[str, str, str]]:
+    rows = [_row("driver", report.driver_version), _row("CUDA of the driver", report.cuda_version)]
+    for gpu in report.gpus:
+        label = f"GPU {gpu.index}" if gpu.visible else f"GPU {gpu.index} (hidden)"
+        rows += [
+            _row(label, gpu.name),
+            _row(f"{label} compute capability", gpu.compute_capability),
+            _bytes_row(f"{label} memory", gpu.total_bytes),
+            _bytes_row(f"{label} free", gpu.free_bytes),
+            _row(f"{label} held by", gpu.holders),
+        ]
+    host = report.host
+    return [
+        *rows,
+        _row("cores", host.cores),
+        _bytes_row("RAM", host.ram_total_bytes),
+        _bytes_row("RAM available", host.ram_available_bytes),
+        _bytes_row("cgroup limit", host.cgroup_limit_bytes),
+        _bytes_row("/dev/shm", host.shm_bytes),
+        _row("CPU flags", host.cpu_flags),
+        _row("cache folders", host.cache_roots),
+        _row("kernel packages", host.packages),
+    ]
+
+
+def _row(label: str, reading: Reading[Any]) -> tuple[str, str, str]:
+    return label, _text(reading.value), reading.source
+
+
+def _bytes_row(label: str, reading: Reading[int]) -> tuple[str, str, str]:
+    text = "unknown" if reading.value is None else f"{reading.value / GIB:.2f} GiB"
+    return label, text, reading.source
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_plain(entry)}" for key, entry in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(str(entry) for entry in value) or "none"
+    return str(value)
+
+
+def _plain(entry: object) -> str:
+    if isinstance(entry, bool):
+        return "yes" if entry else "no"
+    return "absent" if entry is None else str(entry)
