@@ -1,0 +1,177 @@
+import json
+from itertools import pairwise, takewhile
+from pathlib import Path
+
+import pytest
+from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report, known
+from rich.console import Console
+
+from decideploy.errors import ConfigError, ProbeError
+from decideploy.plan import Workload, plan, print_plan, reconcile
+from decideploy.plan.launch_plan import capture_sizes
+
+
+def values(argv: tuple[str, ...], flag: str) -> list[str]:
+    rest = argv[argv.index(flag) + 1 :]
+    return list(takewhile(lambda word: not word.startswith("--"), rest))
+
+
+def test_argv_serves_both_systems() -> None:
+    launch = plan(facts_26b(), gpu_report(80 * GIB), workload=Workload(port=8111))
+    assert launch.argv[:3] == ("vllm", "serve", "/models/m")
+    assert values(launch.argv, "--lora-modules") == ["system1=/models/m/adapter_vllm"]
+    assert values(launch.argv, "--lora-target-modules") == ["q_proj", "lm_head"]
+    assert values(launch.argv, "--max-loras") == ["1"]
+    assert values(launch.argv, "--logprobs-mode") == ["processed_logprobs"]
+    assert values(launch.argv, "--served-model-name") == ["decide-26b"]
+    assert values(launch.argv, "--port") == ["8111"]
+    assert int(values(launch.argv, "--max-logprobs")[0]) >= 24
+    assert int(values(launch.argv, "--shutdown-timeout")[0]) > 0
+    assert "--enable-lora" in launch.argv
+    assert "--fail-on-environ-validation" in launch.argv
+    assert "--generation-config" not in launch.argv
+
+
+def test_environment_is_offline_and_names_the_plugin() -> None:
+    env = plan(facts_small(), cpu_report(), workload=Workload(cache_root=Path("/cache"))).env
+    assert env["VLLM_PLUGINS"] == "decideploy"
+    assert env["HF_HUB_OFFLINE"] == env["VLLM_NO_USAGE_STATS"] == env["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    assert env["VLLM_CACHE_ROOT"] == "/cache/vllm"
+    assert all(isinstance(value, str) for value in env.values())
+
+
+@pytest.mark.parametrize(("rank", "told"), [(1, "8"), (8, "8"), (9, "16"), (17, "32"), (32, "32")])
+def test_rank_is_the_smallest_that_fits(rank: int, told: str) -> None:
+    launch = plan(facts_small(adapter=adapter(rank=rank)), cpu_report())
+    assert values(launch.argv, "--max-lora-rank") == [told]
+
+
+def test_rank_above_32_and_missing_adapter_are_refused() -> None:
+    with pytest.raises(ConfigError, match="rank 33"):
+        plan(facts_small(adapter=adapter(rank=33)), cpu_report())
+    with pytest.raises(ConfigError, match="no System 1 adapter"):
+        plan(facts_small(adapter=None), cpu_report())
+
+
+def test_cpu_serves_text_only_with_whole_gib() -> None:
+    launch = plan(facts_small(), cpu_report())
+    assert launch.platform == "cpu"
+    assert "--language-model-only" in launch.argv
+    assert "--gpu-memory-utilization" not in launch.argv
+    assert launch.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert launch.max_model_len == 4096
+
+
+def test_cgroup_limit_counts_on_cpu() -> None:
+    limited = cpu_report(64 * GIB, cgroup_limit_bytes=known(6 * GIB), cgroup_used_bytes=known(GIB))
+    assert plan(facts_small(), limited).memory.available_bytes == 5 * GIB * 9 // 10
+
+
+def test_nvfp4_on_cpu_is_refused() -> None:
+    with pytest.raises(ProbeError, match="no CPU kernel"):
+        plan(facts_26b(), cpu_report())
+
+
+def test_unknown_values_are_refused_not_guessed() -> None:
+    with pytest.raises(ProbeError, match="compute capability"):
+        plan(facts_26b(), gpu_report(80 * GIB, capability=None))
+    with pytest.raises(ProbeError, match="memory of GPU 0"):
+        plan(facts_26b(), gpu_report(None))
+    with pytest.raises(ProbeError, match="available memory"):
+        plan(facts_small(), cpu_report(None))
+
+
+def test_free_memory_lowers_utilization() -> None:
+    full = plan(facts_26b(), gpu_report(80 * GIB))
+    shared = plan(facts_26b(), gpu_report(80 * GIB, free_bytes=40 * GIB))
+    assert values(full.argv, "--gpu-memory-utilization") == ["0.920"]
+    assert float(values(shared.argv, "--gpu-memory-utilization")[0]) < 0.5
+
+
+def test_unified_memory_takes_what_the_host_has() -> None:
+    report = gpu_report(
+        None,
+        capability="12.1",
+        available_bytes=60 * GIB,
+        ram_total_bytes=known(120 * GIB),
+    )
+    launch = plan(facts_26b(), report)
+    assert launch.memory.available_bytes <= 60 * GIB
+    assert "unified memory" in launch.reasons["gpu_memory_utilization"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "backend"),
+    [("7.5", "marlin"), ("8.9", "marlin"), ("9.0", "humming"), ("10.0", "flashinfer_trtllm")],
+)
+def test_moe_backend_follows_compute_capability(capability: str, backend: str) -> None:
+    launch = plan(facts_26b(), gpu_report(80 * GIB, capability=capability))
+    assert launch.moe_backend == backend
+    assert values(launch.argv, "--moe-backend") == [backend]
+    assert ("--dtype" in launch.argv) == (capability == "7.5")
+
+
+def test_bf16_model_leaves_the_expert_kernel_to_the_engine() -> None:
+    launch = plan(facts_small(), gpu_report(24 * GIB))
+    assert launch.moe_backend is None
+    assert "--moe-backend" not in launch.argv
+
+
+def test_tensor_parallel_is_refused_where_columns_are_not_padded() -> None:
+    two = Workload(tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="704"):
+        plan(facts_26b(), gpu_report(80 * GIB, capability="12.0"), workload=two)
+    argv = plan(facts_26b(), gpu_report(80 * GIB, capability="9.0"), workload=two).argv
+    assert values(argv, "--tensor-parallel-size") == ["2"]
+
+
+def test_asked_length_is_kept_or_refused() -> None:
+    launch = plan(facts_small(), cpu_report(), workload=Workload(max_model_len=1000))
+    assert launch.max_model_len == 1000
+    with pytest.raises(ConfigError, match="exceeds the model's 4096"):
+        plan(facts_small(), cpu_report(), workload=Workload(max_model_len=5000))
+
+
+def test_hidden_gpu_index_is_refused() -> None:
+    with pytest.raises(ConfigError, match="GPU 3"):
+        plan(facts_26b(), gpu_report(80 * GIB), workload=Workload(gpu_index=3))
+
+
+def test_capture_sizes_cover_decode_and_prompts() -> None:
+    sizes = capture_sizes(64, 1024)
+    assert sizes == tuple(sorted(set(sizes)))
+    assert {1, 8, 64, 512, 1024} <= set(sizes)
+    assert max(sizes) == 1024
+    assert max(b - a for a, b in pairwise(sizes)) <= 64
+    assert capture_sizes(64, 50) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 50)
+
+
+def test_plan_is_pure_and_json_ready() -> None:
+    one, two = (plan(facts_26b(), gpu_report(80 * GIB)) for _ in range(2))
+    assert one == two
+    document = json.loads(json.dumps(one.to_dict()))
+    assert document["schema_version"] == 1
+    assert document["memory"]["used_bytes"] > 17 * GIB
+    assert set(document["inputs_sha256"]) == {"hardware", "workload"}
+
+
+def test_table_shows_every_reason_and_the_command() -> None:
+    console = Console(width=250)
+    launch = plan(facts_26b(), gpu_report(80 * GIB))
+    with console.capture() as capture:
+        print_plan(launch, console)
+    text = capture.get()
+    assert all(name in text for name in launch.reasons)
+    assert "vllm serve /models/m" in text
+    assert "VLLM_PLUGINS=decideploy" in text
+
+
+def test_reconcile_names_what_differs() -> None:
+    launch = plan(facts_26b(), gpu_report(80 * GIB))
+    predicted = launch.memory.kv_cache_bytes
+    same = reconcile(launch, kv_cache_bytes=predicted, kv_cache_tokens=1, moe_backend="HUMMING")
+    assert same.differences == ()
+    other = reconcile(launch, kv_cache_bytes=predicted // 2, kv_cache_tokens=1, moe_backend="MARLIN")
+    assert [d.code for d in other.differences] == ["moe-backend-differs", "kv-cache-differs"]
+    silent = reconcile(launch, kv_cache_bytes=None, kv_cache_tokens=None, moe_backend=None)
+    assert silent.differences == ()

@@ -1,0 +1,160 @@
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report
+
+from decideploy.errors import CapacityError
+from decideploy.hardware import card_report
+from decideploy.plan import Workload, plan
+from decideploy.plan.memory import KvShape, weight_terms
+
+
+def test_block_and_floor_are_those_of_the_26b_shape() -> None:
+    shape = KvShape.of(facts_26b(), 16)
+    assert shape.block_bytes == 655_360
+    batched, length = 4096, 8192
+    # [5 (ceil(min(1023 + 2 MBT, L) / 16) + 1) + ceil(L / 32)] x 640 KiB
+    assert shape.floor_bytes(length, batched) == (5 * (512 + 1) + 256) * 655_360
+    assert shape.floor_bytes(32_768, 2048) == (5 * (320 + 1) + 1024) * 655_360
+
+
+def test_steady_state_of_a_sequence() -> None:
+    shape = KvShape.of(facts_26b(), 16)
+    sliding_only = shape.sequence_bytes(32_768) - 20 * 1024 * 32_768
+    assert sliding_only == pytest.approx(203 * 1024**2, rel=0.01)
+
+
+def test_kv_of_the_measured_run() -> None:
+    """One H200, 26B shape, utilization 0.5, 4,096 batched tokens, 64 sequences left 50.75 GiB for KV."""
+    measured = Workload(
+        gpu_memory_utilization=0.5,
+        max_model_len=8192,
+        images=False,
+        prompt_tokens=128,
+        moe_backend="marlin",
+    )
+    memory = plan(facts_26b(), card_report("h200"), workload=measured).memory
+    assert memory.kv_cache_bytes / GIB == pytest.approx(50.75, rel=0.01)
+
+
+def test_lora_buffers_of_lm_head() -> None:
+    facts = facts_26b(adapter=adapter(lora_target_modules=("lm_head",)))
+    terms = {term.name: term.size_bytes for term in weight_terms(facts, images=True, lora_rank=32)}
+    assert terms["LoRA buffers"] == 2 * 32 * (2816 + 262_144)
+    assert terms["weights: V of K=V layers"] == 5 * 2816 * 2 * 512 * 2
+
+
+def test_buffers_are_as_wide_as_the_rank_the_engine_is_told() -> None:
+    narrow = plan(facts_26b(adapter=adapter(rank=5)), gpu_report(80 * GIB))
+    wide = plan(facts_26b(adapter=adapter(rank=8)), gpu_report(80 * GIB))
+    assert narrow.memory.terms == wide.memory.terms
+
+
+def test_vision_counts_only_with_images() -> None:
+    facts = facts_26b()
+    with_images = weight_terms(facts, images=True, lora_rank=8)
+    without = weight_terms(facts, images=False, lora_rank=8)
+    assert {t.name for t in with_images} - {t.name for t in without} == {"weights: vision"}
+
+
+def test_too_small_card_names_the_largest_term() -> None:
+    with pytest.raises(CapacityError) as caught:
+        plan(facts_26b(), gpu_report(16 * GIB, capability="8.9"))
+    assert caught.value.largest_term == "weights: experts"
+    assert caught.value.needed_bytes > caught.value.available_bytes
+    assert "GiB more" in caught.value.next_step
+
+
+def test_too_long_context_names_the_flag() -> None:
+    with pytest.raises(CapacityError) as caught:
+        plan(
+            facts_26b(),
+            gpu_report(24 * GIB, capability="8.9"),
+            workload=Workload(max_model_len=262_144),
+        )
+    assert "max_model_len" in caught.value.next_step
+
+
+def test_cpu_without_memory_is_refused() -> None:
+    with pytest.raises(CapacityError):
+        plan(facts_small(), cpu_report(2 * GIB))
+
+
+def test_single_layer_type_is_planned() -> None:
+    layers = ("full_attention",) * 4
+    facts = facts_small(layer_types=layers, sliding_window=None, attention_k_eq_v=False)
+    assert plan(facts, cpu_report(16 * GIB)).memory.kv_cache_bytes == GIB
+
+
+def fits(facts: SimpleNamespace, report: object, workload: Workload) -> object:
+    try:
+        return plan(facts, report, workload=workload)
+    except CapacityError:
+        return None
+
+
+SIZES = st.integers(min_value=GIB, max_value=300 * GIB)
+WORKLOADS = st.builds(
+    Workload,
+    max_num_seqs=st.integers(1, 512),
+    max_num_batched_tokens=st.none() | st.integers(512, 16_384),
+    prompt_tokens=st.integers(1, 4096),
+    images=st.booleans(),
+)
+
+
+@given(total=SIZES, free=st.floats(0.01, 1.0), workload=WORKLOADS)
+def test_every_gpu_plan_fits_its_own_sum(total: int, free: float, workload: Workload) -> None:
+    launch = fits(facts_26b(), gpu_report(total, free_bytes=int(total * free)), workload)
+    if launch is None:
+        return
+    memory = launch.memory
+    assert memory.used_bytes + memory.kv_cache_bytes <= memory.available_bytes <= total
+    assert memory.kv_cache_bytes >= memory.kv_floor_bytes
+    assert memory.available_bytes <= int(total * free)
+
+
+@given(available=SIZES, workload=WORKLOADS)
+def test_every_cpu_plan_fits_its_own_sum(available: int, workload: Workload) -> None:
+    launch = fits(facts_small(), cpu_report(available), workload)
+    if launch is None:
+        return
+    memory = launch.memory
+    assert memory.used_bytes + memory.kv_cache_bytes <= memory.available_bytes < available
+    assert memory.kv_cache_bytes >= memory.kv_floor_bytes
+    assert launch.env["VLLM_CPU_KVCACHE_SPACE"] == str(memory.kv_cache_bytes // GIB)
+
+
+@given(total=SIZES, less=st.floats(0.0, 1.0), more=st.floats(0.0, 1.0), workload=WORKLOADS)
+def test_more_free_memory_never_gives_less(total: int, less: float, more: float, workload: Workload) -> None:
+    less, more = sorted((less, more))
+    small = fits(facts_26b(), gpu_report(total, free_bytes=int(total * less)), workload)
+    large = fits(facts_26b(), gpu_report(total, free_bytes=int(total * more)), workload)
+    assert_not_less(small, large)
+
+
+@given(one=SIZES, other=SIZES, workload=WORKLOADS)
+def test_more_host_memory_never_gives_less(one: int, other: int, workload: Workload) -> None:
+    one, other = sorted((one, other))
+    small = fits(facts_small(), cpu_report(one), workload)
+    assert_not_less(small, fits(facts_small(), cpu_report(other), workload))
+
+
+@given(one=SIZES, other=SIZES, seqs=st.integers(1, 512))
+def test_a_larger_card_never_gives_less_context(one: int, other: int, seqs: int) -> None:
+    one, other = sorted((one, other))
+    workload = Workload(max_num_seqs=seqs)
+    small, large = (fits(facts_26b(), gpu_report(size), workload) for size in (one, other))
+    if small is not None:
+        assert large is not None
+        assert large.max_model_len >= small.max_model_len
+
+
+def assert_not_less(small: object, large: object) -> None:
+    if small is None:
+        return
+    assert large is not None
+    assert large.memory.kv_cache_bytes >= small.memory.kv_cache_bytes
+    assert large.max_model_len >= small.max_model_len
