@@ -29,7 +29,17 @@ def data_root() -> Path:
     )
 
 
-def cache_folder() -> Path:
-    """Return the folder where downloads are kept, inside ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+def home_folder() -> Path:
+    """Return the folder for all that decideploy keeps between runs.
+
+    ``$DECIDEPLOY_HOME``, else ``decideploy`` inside ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """
+    if home := os.environ.get("DECIDEPLOY_HOME"):
+        return Path(home)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "decideploy" / "artifacts"
+    return (Path(base) if base else Path.home() / ".cache") / "decideploy"
+
+
+def cache_folder() -> Path:
+    """Return the folder where verified downloads are kept."""
+    return home_folder() / "artifacts"
