@@ -45,14 +45,22 @@ def fetch(
     with FileLock(into / f".{artifact.filename}.lock"), _reporting(artifact, progress) as report:
         if _is_right(target, artifact):
             return target
+        if _take_from(wheelhouses, artifact, target, report):
+            return target
+        # Asking pip takes about a second, so it comes after the folders that were given.
         sources = read_pip_sources()
-        for folder in (*wheelhouses, *sources.find_links):
-            candidate = folder / artifact.filename
-            if candidate.is_file() and candidate.resolve() != target.resolve():
-                _store(artifact, _file_chunks(candidate), target, source=str(candidate), progress=report)
-                return target
-        _download(artifact, target, sources, report)
+        if not _take_from(sources.find_links, artifact, target, report):
+            _download(artifact, target, sources, report)
     return target
+
+
+def _take_from(folders: Sequence[Path], artifact: Artifact, target: Path, report: Progress) -> bool:
+    for folder in folders:
+        candidate = folder / artifact.filename
+        if candidate.is_file() and candidate.resolve() != target.resolve():
+            _store(artifact, _file_chunks(candidate), target, source=str(candidate), progress=report)
+            return True
+    return False
 
 
 def _is_right(path: Path, artifact: Artifact) -> bool:
