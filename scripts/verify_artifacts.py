@@ -13,13 +13,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from decideploy.artifacts import print_verification, resolve_model, to_json, verify  # noqa: E402
-from decideploy.errors import Error, VerificationError  # noqa: E402
+from decideploy.artifacts import print_verification, resolve_model, to_json, verify
+from decideploy.errors import Error, VerificationError
 
 
 def main() -> int:
     """Parse the arguments, verify, report."""
-    parser = argparse.ArgumentParser(description="Check a decision model's files before any engine sees them.")
+    parser = argparse.ArgumentParser(
+        description="Check a decision model's files before any engine sees them."
+    )
     parser.add_argument("model", help="the model's folder, or a hub id with --revision")
     parser.add_argument("--adapter", type=Path, help="adapter folder; default MODEL/adapter_vllm")
     parser.add_argument("--revision", help="commit id (40 hexadecimal digits) of a hub id")

@@ -1,4 +1,4 @@
-"""Random decisions for parity and informativeness checks: varied in kind, words, length and number of options."""
+"""Random decisions for parity checks: varied in kind, words, length and number of options."""
 
 from __future__ import annotations
 
@@ -6,13 +6,74 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-NOUNS = (
-    "customer refund parcel doctor report server garden flight ticket invoice school bridge weather market driver "
-    "patient kitchen battery contract password engineer river painting library lawyer concert"
-).split()
-VERBS = "asked found lost broke changed wanted returned checked refused delivered bought missed repaired".split()
-ADJECTIVES = "late new broken cheap urgent quiet strange perfect wrong early heavy clean dark honest".split()
-PLACES = "in the office|at home|near the station|on the road|after the storm|before noon|in Oslo".split("|")
+NOUNS = [
+    "customer",
+    "refund",
+    "parcel",
+    "doctor",
+    "report",
+    "server",
+    "garden",
+    "flight",
+    "ticket",
+    "invoice",
+    "school",
+    "bridge",
+    "weather",
+    "market",
+    "driver",
+    "patient",
+    "kitchen",
+    "battery",
+    "contract",
+    "password",
+    "engineer",
+    "river",
+    "painting",
+    "library",
+    "lawyer",
+    "concert",
+]
+VERBS = [
+    "asked",
+    "found",
+    "lost",
+    "broke",
+    "changed",
+    "wanted",
+    "returned",
+    "checked",
+    "refused",
+    "delivered",
+    "bought",
+    "missed",
+    "repaired",
+]
+ADJECTIVES = [
+    "late",
+    "new",
+    "broken",
+    "cheap",
+    "urgent",
+    "quiet",
+    "strange",
+    "perfect",
+    "wrong",
+    "early",
+    "heavy",
+    "clean",
+    "dark",
+    "honest",
+]
+PLACES = [
+    "in the office",
+    "at home",
+    "near the station",
+    "on the road",
+    "after the storm",
+    "before noon",
+    "in Oslo",
+]
 QUESTIONS = (
     "Is the {noun} {adjective}?",
     "Should the {noun} be replaced?",
@@ -51,7 +112,8 @@ def _decision(rng: random.Random, kind: str) -> Decision:
 
 def _sentence(rng: random.Random) -> str:
     subject = f"The {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
-    return f"{subject} {rng.choice(VERBS)} the {rng.choice(NOUNS)} {rng.choice(PLACES)}, {rng.randint(2, 99)} times."
+    event = f"{rng.choice(VERBS)} the {rng.choice(NOUNS)} {rng.choice(PLACES)}"
+    return f"{subject} {event}, {rng.randint(2, 99)} times."
 
 
 def _options(rng: random.Random, count: int) -> Iterator[str]:
@@ -60,7 +122,7 @@ def _options(rng: random.Random, count: int) -> Iterator[str]:
 
 
 def bare_prompt(decision: Decision) -> str:
-    """The bare-v1 prompt after BOS, spelled out a second time so that the product's template has a witness."""
+    """The bare-v1 prompt after BOS, spelled out again: a witness for the product's template."""
     lines = decision.options
     if decision.kind == "choice":
         lines = tuple(f"{'ABCDEFGHIJKLMNOP'[place]}) {text}" for place, text in enumerate(decision.options))

@@ -1,8 +1,8 @@
 """Make ``adapter_vllm/``: the form of System 1 that vLLM can load.
 
-vLLM applies LoRA deltas only, so the decision head becomes one: ``A`` holds, for each slot, the head's row minus the
-lm_head row of the slot's verbalizer, ``B`` sends slot ``s`` to that verbalizer's row. Base plus delta is then the head
-on the 24 verbalizer rows and the base everywhere else.
+vLLM applies LoRA deltas only, so the decision head becomes one: ``A`` holds, for each slot, the head's row
+minus the lm_head row of the slot's verbalizer, ``B`` sends slot ``s`` to that verbalizer's row. Base plus
+delta is then the head on the 24 verbalizer rows and the base everywhere else.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def convert_adapter(model: Path, out: Path) -> ConvertResult:
 def head_delta(head: Array, base_rows: Array, verbalizer_ids: Sequence[int], *, vocab_size: int) -> _Pair:
     """The head as a delta of lm_head.
 
-    ``head`` and ``base_rows`` are ``[24, hidden]``; the result is ``A [24, hidden]`` and a one-hot ``B [vocab, 24]``.
+    ``head`` and ``base_rows`` are ``[24, hidden]``; the result is ``A [24, hidden]`` and a one-hot
+    ``B [vocab, 24]``.
     """
     lora_b = np.zeros((vocab_size, len(verbalizer_ids)), np.float32)
     lora_b[list(verbalizer_ids), np.arange(len(verbalizer_ids))] = 1.0
@@ -143,7 +144,7 @@ def _read_pairs(path: Path, scaling: float) -> dict[str, _Pair]:
 
 
 def _copy_keys_to_values(pairs: dict[str, _Pair], text_config: Mapping[str, Any]) -> tuple[str, ...]:
-    """In full-attention layers the value is the key's projection, delta included; vLLM keeps two projections."""
+    """In full-attention layers the value is the key's projection, delta included; vLLM keeps two."""
     if not text_config.get("attention_k_eq_v"):
         return ()
     copies = []
@@ -177,9 +178,7 @@ def _padded_tensors(pairs: Mapping[str, _Pair], rank: int) -> dict[str, StoredTe
     return tensors
 
 
-def _vllm_adapter_config(
-    source: Mapping[str, Any], pairs: Mapping[str, _Pair], rank: int
-) -> dict[str, Any]:
+def _vllm_adapter_config(source: Mapping[str, Any], pairs: Mapping[str, _Pair], rank: int) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": source.get("task_type", "CAUSAL_LM"),

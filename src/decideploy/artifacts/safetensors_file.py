@@ -168,18 +168,20 @@ def read_float32(tensor: TensorInfo) -> NDArray[np.float32]:
 
 def read_float32_row(tensor: TensorInfo, row: int) -> NDArray[np.float32]:
     """One row of a matrix in float32, reading only that row."""
-    return to_float32(read_raw_rows(tensor, row, row + 1), tensor.dtype)[0]
+    values: NDArray[np.float32] = to_float32(read_raw_rows(tensor, row, row + 1), tensor.dtype)[0]
+    return values
 
 
 def to_float32(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     """Stored values as float32."""
     if dtype == "BF16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float32)
+        raw = (raw.astype(np.uint32) << 16).view(np.float32)
+    values: NDArray[np.float32] = raw.astype(np.float32, copy=False)
+    return values
 
 
 def bf16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Round finite values to bfloat16, ties to even, in integer arithmetic: the same bits on every machine."""
+    """Round finite values to bfloat16, ties to even, by integers: the same bits on every machine."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 

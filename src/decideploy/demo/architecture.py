@@ -1,7 +1,8 @@
 """Sizes of the demo model and the JSON files that describe it.
 
-The ratios are those of the served model (5 sliding layers to 1 full, twice the head size and a quarter of the
-KV heads in full layers, a dense MLP beside routed experts); the sizes are the smallest that every engine accepts.
+The ratios are those of the served model (5 sliding layers to 1 full, twice the head size and a quarter of
+the KV heads in full layers, a dense MLP beside routed experts); the sizes are the smallest that every
+engine accepts.
 """
 
 from __future__ import annotations
@@ -187,7 +188,10 @@ def processor_config() -> dict[str, Any]:
         "audio_seq_length": 750,
         "audio_ms_per_token": 40,
         "image_processor": image_processor_config(),
-        "feature_extractor": {"feature_extractor_type": "Gemma4AudioFeatureExtractor", "sampling_rate": 16_000},
+        "feature_extractor": {
+            "feature_extractor_type": "Gemma4AudioFeatureExtractor",
+            "sampling_rate": 16_000,
+        },
         "video_processor": {
             "video_processor_type": "Gemma4VideoProcessor",
             "do_normalize": True,
@@ -225,7 +229,7 @@ def quantization_config() -> dict[str, Any]:
 
 
 def hf_quant_config() -> dict[str, Any]:
-    """hf_quant_config.json of the NVFP4 variant; the bf16 variant has no such file, as nothing is quantised."""
+    """hf_quant_config.json of the NVFP4 variant; bf16 has no such file, as nothing is quantised."""
     return {
         "producer": {"name": "modelopt", "version": "0.40.0"},
         "quantization": {

@@ -13,7 +13,7 @@ from decideploy.artifacts.convert import VLLM_ADAPTER_DIR, convert_adapter
 from decideploy.artifacts.safetensors_file import StoredTensor, bf16, float32, write_tensors
 from decideploy.demo import architecture, modelopt, tokenizer, weights
 
-# Static activation scale of every expert: the amax that calibration over the reference decisions gives, rounded up.
+# Largest activation before each expert projection over the reference decisions, rounded up.
 ACTIVATION_AMAX = {"gate_proj": 5.0, "up_proj": 5.0, "down_proj": 20.0}
 
 
@@ -35,7 +35,8 @@ def _write_checkpoint(out: Path, *, nvfp4: bool) -> None:
     vision = {name: bf16(values) for name, values in weights.vision_tensors().items()}
     experts = _nvfp4_experts() if nvfp4 else {n: bf16(v) for n, v in weights.fused_experts().items()}
     shards = [text, experts | vision]
-    weight_map, total_bytes = {}, 0
+    weight_map: dict[str, str] = {}
+    total_bytes = 0
     for number, tensors in enumerate(shards, start=1):
         filename = f"model-{number:05}-of-{len(shards):05}.safetensors"
         write_tensors(out / filename, tensors)
@@ -46,7 +47,7 @@ def _write_checkpoint(out: Path, *, nvfp4: bool) -> None:
 
 
 def _nvfp4_experts() -> dict[str, StoredTensor]:
-    tensors = {}
+    tensors: dict[str, StoredTensor] = {}
     for layer, expert, projections in weights.expert_projections():
         prefix = weights.expert_prefix(layer, expert)
         for name, quantized in modelopt.quantize_expert(projections).items():
@@ -54,8 +55,8 @@ def _nvfp4_experts() -> dict[str, StoredTensor]:
             tensors |= {
                 f"{prefix}.{name}.weight": StoredTensor(dtype="U8", values=quantized.weight),
                 f"{prefix}.{name}.weight_scale": StoredTensor(dtype="F8_E4M3", values=quantized.scale),
-                f"{prefix}.{name}.weight_scale_2": float32(np.float32(quantized.scale_2)),
-                f"{prefix}.{name}.input_scale": float32(input_scale),
+                f"{prefix}.{name}.weight_scale_2": float32(np.array(quantized.scale_2)),
+                f"{prefix}.{name}.input_scale": float32(np.array(input_scale)),
             }
     return tensors
 

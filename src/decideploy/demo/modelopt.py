@@ -1,7 +1,7 @@
 """NVFP4 quantisation in ModelOpt's layout, in numpy.
 
-A value is ``code * group_scale * tensor_scale``: codes are FP4 E2M1, one FP8 E4M3 scale serves 16 values along the
-input dimension, one float32 scale the tensor.
+A value is ``code * group_scale * tensor_scale``: codes are FP4 E2M1, one FP8 E4M3 scale serves 16 values
+along the input dimension, one float32 scale the tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FP4_MAX = 6.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedWeight:
-    """``weight`` is ``[out, in/2]`` with the even column in the low nibble, ``scale`` ``[out, in/16]`` FP8 bytes."""
+    """``weight [out, in/2]`` has the even column in the low nibble; ``scale [out, in/16]`` is FP8 bytes."""
 
     weight: NDArray[np.uint8]
     scale: NDArray[np.uint8]
@@ -40,7 +40,8 @@ def quantize(weight: NDArray[np.float32], scale_2: np.float32) -> QuantizedWeigh
     scale = e4m3_bits(np.abs(groups).max(axis=-1) / (FP4_MAX * scale_2))
     step = e4m3_values(scale) * scale_2
     codes = _fp4_codes(groups / step[..., None]).reshape(outputs, inputs)
-    return QuantizedWeight(weight=codes[:, 0::2] | (codes[:, 1::2] << 4), scale=scale, scale_2=scale_2)
+    packed = (codes[:, 0::2] | (codes[:, 1::2] << np.uint8(4))).astype(np.uint8)
+    return QuantizedWeight(weight=packed, scale=scale, scale_2=scale_2)
 
 
 def dequantize(quantized: QuantizedWeight) -> NDArray[np.float32]:
@@ -49,13 +50,15 @@ def dequantize(quantized: QuantizedWeight) -> NDArray[np.float32]:
     codes = np.stack([packed & 0xF, packed >> 4], axis=-1).reshape(packed.shape[0], -1)
     sign = np.where(codes & 8, np.float32(-1), np.float32(1))
     step = np.repeat(e4m3_values(quantized.scale) * quantized.scale_2, GROUP_SIZE, axis=-1)
-    return (sign * FP4_VALUES[codes & 7] * step).astype(np.float32)
+    values: NDArray[np.float32] = (sign * FP4_VALUES[codes & 7] * step).astype(np.float32)
+    return values
 
 
 def _fp4_codes(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     midpoints = (FP4_VALUES[1:] + FP4_VALUES[:-1]) / 2
     magnitude = np.searchsorted(midpoints, np.abs(values), side="right").astype(np.uint8)
-    return magnitude | (np.signbit(values).astype(np.uint8) << 3)
+    sign = np.signbit(values).astype(np.uint8) << np.uint8(3)
+    return (magnitude | sign).astype(np.uint8)
 
 
 def _e4m3_table() -> NDArray[np.float32]:
@@ -80,7 +83,7 @@ def e4m3_values(bits: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def quantize_expert(projections: Mapping[str, NDArray[np.float32]]) -> dict[str, QuantizedWeight]:
-    """The three projections of an expert; gate and up share one tensor scale, as the fused kernel has only one."""
+    """An expert's three projections; gate and up share a tensor scale, as the fused kernel has one."""
     gate_up = tensor_scale(projections["gate_proj"], projections["up_proj"])
     scales = {"gate_proj": gate_up, "up_proj": gate_up, "down_proj": tensor_scale(projections["down_proj"])}
     return {name: quantize(weight, scales[name]) for name, weight in projections.items()}

@@ -1,7 +1,7 @@
 """Random tensors that are bit-identical on every machine.
 
-Only the raw output of PCG64 and exact integer and IEEE arithmetic are used: a normal sampler may call the platform's
-``log`` and ``exp``, and numpy does not promise its stream between releases.
+Only the raw output of PCG64 and exact integer and IEEE arithmetic are used: a normal sampler may call the
+platform's ``log`` and ``exp``, and numpy does not promise its stream between releases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def bell(seed: int, name: str, shape: tuple[int, ...], std: float) -> NDArray[np
     """
     pieces = _words(seed, name, math.prod(shape)).view(np.uint16).reshape(-1, _PIECES)
     total = pieces.sum(axis=1, dtype=np.int64)
-    return ((total - _MEAN) * (std / _STD)).astype(np.float32).reshape(shape)
+    values: NDArray[np.float32] = ((total - _MEAN) * (std / _STD)).astype(np.float32)
+    return values.reshape(shape)
 
 
 def flat(seed: int, name: str, shape: tuple[int, ...], std: float) -> NDArray[np.float32]:

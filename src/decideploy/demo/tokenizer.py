@@ -1,12 +1,14 @@
 """The demo model's tokenizer: Gemma's pipeline and ids over a small vocabulary.
 
-Every control token, byte token and verbalizer has the id it has in Gemma's vocabulary, so that code which assumes
-one of them is right or wrong on both. The other rows are words of the list below and ``<unusedN>`` tokens.
+Every control token, byte token and verbalizer has the id it has in Gemma's vocabulary, so that code which
+assumes one of them is right or wrong on both. The other rows are words of words.txt and ``<unusedN>``
+tokens.
 """
 
 from __future__ import annotations
 
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from decideploy.demo import architecture
@@ -62,55 +64,12 @@ _CHARACTERS = "▁" + "".join(chr(code) for code in range(33, 127))
 # Words that stand bare at the start of a line in a decision's prompt or a chat turn.
 _BARE_WORDS = "false true question kind state options decision noul score choice user model system thought"
 
-_WORDS = """
-a about above accept access account across act action active add after again against age agent all allow almost
-alone already also always am amount an and angry annual another answer any anyone appeal application apply are area
-army around art article as ask asks at author away back bad bag balance bank base be because become bed before began
-behind being best better between big bill bird blue board boat body book both bottom box boy break bridge bring broken
-brother budget bug build building business but button buy by call called calm came can cancel cannot car card care
-careful carry case cat cause center certain change charge cheap check child children choice choose city claim class
-clean clear client close cloud coat code cold color come comes common company complain complete computer confirm
-contact contract control cook cool copy correct cost could country course cover credit critical cross crowd customer
-cut daily damage danger dark data date day days deal dear decide decision deep delay deliver delivery did different
-direct dirty do doctor does dog done door down draft draw dream drive driver dry due during each early earth east easy
-eat email empty end engine enough enter error even evening event ever every evidence exact example excellent
-exchange expect expensive expired explain eye face fact fail failed fair false family far farm fast father fault fear
-feel few field file fill final find fine fire first fish fix flag flat flight floor flower fly follow food for force
-forest form found free fresh friend from front fruit full garden gave general get girl give given glass go goal goes
-gold good great green ground group grow guest had half hand happen happy hard has have he head health hear heart heat
-heavy held help her here high hill him his hold home hope horse hospital hot hotel hour hours house how however human
-hundred hungry husband ice idea if image important in inch include income inside intent into invoice is island it item
-its job join journey judge just keep kept key kind king kitchen know known lady lake land language large last late
-later laugh law lead learn leave left legal less let letter level license lie life light like limit line list little
-live load local lock log long look lost loud love low machine made mail main make man manager many map mark market
-matter may me mean measure meat medium meet meeting member memory men message metal middle might mile milk mind minor
-minute minutes miss missing model money month moon more morning most mother mountain move much music must my name near
-need negative neutral never new news next nice night no none nor normal north not note nothing notice now number of off
-offer office often oil old on once one only open option or orange order orders other our out outside over own package
-paid pain page paper parcel parent part partly party pass password past patient pay payment peace people perfect permit
-person phone photo pick picture piece place plan plant play please point police policy poor position positive possible
-power present press price private problem process product profit program promise proof protect prove public pull
-purple push put quality quarter queen question quick quiet quite rain ran rate reach read ready real reason receipt
-received record red refund refuse reject release remain remember repair repeat reply report request rest result return
-review rice rich ride right risk river road rock roof room round route rule run safe said sail sale salt same sand
-saturday save say says school science screen sea season seat second secret security see seem sell send sensor sent
-server service set seven several shall shape share sharp she sheet ship shoe shop short should show shut sick side sign
-signal silver simple since sing single sister sit site six size skin sky sleep slow small smile snow so soft sold some
-song soon sorry sound south space speak spam special speed spend spoke spring staff stand star start state station stay
-steel step still stock stone stop store storm story street strong student study such sugar summer sun supply support
-sure surface sweet swim system table take talk tall tax tea teacher team tell ten test text than thank that the their
-them then there these they thing think third this those though thousand three through ticket time tiny tired to today
-together told tomorrow too took top total touch toward tower town toy track train travel tree trip true trust try turn
-two type under unit unknown until unusual up upon urgent us use user usual valid value very view village visit voice
-wait walk wall want warm warn was wash watch water way we weak wear weather week weekend well went were west wet what
-wheel when where which while white who whole why wide wife wild will wind window winter wire wish with without woman
-women wonder wood word work world worse would write wrong year yellow yes yesterday yet you young your zero
-"""
+_WORDS = Path(__file__).with_name("words.txt")
 
 
 def merged_words() -> list[str]:
-    """Words with a token of their own, in the order of their ids, ``▁`` standing for the space before them."""
-    return [f"▁{word}" for word in dict.fromkeys(_WORDS.split())] + _BARE_WORDS.split()
+    """Words with a token of their own, in id order; ``▁`` stands for the space before them."""
+    return [f"▁{word}" for word in _WORDS.read_text("utf-8").split()] + _BARE_WORDS.split()
 
 
 def _merges(words: list[str]) -> list[tuple[str, str]]:

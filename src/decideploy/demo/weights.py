@@ -1,8 +1,9 @@
 """Weights of the demo model, its adapter and its decision head.
 
 The scales are not cosmetic. They were fitted once, against the reference engine, so that the decisions are
-informative: the last prompt token is always ":", so attention has to be sharp enough to carry the state, the question
-and the options into it, and small enough everywhere that bfloat16 noise stays far below the differences that matter.
+informative: the last prompt token is always ":", so attention has to be sharp enough to carry the state,
+the question and the options into it, and small enough everywhere that bfloat16 noise stays far below the
+differences that matter.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _constant(size: int, value: float) -> Array:
 
 
 def attention_shapes(layer: int) -> dict[str, tuple[int, int]]:
-    """Projection shapes ``(out, in)`` of a layer; a full layer has no v_proj, its value is the key's projection."""
+    """``(out, in)`` of a layer's projections; a full layer has no v_proj, its value is the key's."""
     full = layer in arch.FULL_LAYERS
     head_dim = arch.GLOBAL_HEAD_DIM if full else arch.HEAD_DIM
     queries = arch.NUM_HEADS * head_dim
@@ -181,7 +182,9 @@ def vision_tensors() -> dict[str, Array]:
     hidden, size = arch.VISION_HIDDEN_SIZE, arch.VISION_HEADS * arch.VISION_HEAD_DIM
     embedder = "model.vision_tower.patch_embedder"
     tensors = {
-        f"{embedder}.input_proj.weight": _projection(f"{embedder}.input_proj", (hidden, 3 * arch.PATCH_SIZE**2)),
+        f"{embedder}.input_proj.weight": _projection(
+            f"{embedder}.input_proj", (hidden, 3 * arch.PATCH_SIZE**2)
+        ),
         f"{embedder}.position_embedding_table": bell(
             SEED, f"{embedder}.position", (2, arch.VISION_POSITIONS, hidden), 0.1
         ),
@@ -207,7 +210,7 @@ def vision_tensors() -> dict[str, Array]:
 
 def adapter_tensors() -> dict[str, Array]:
     """System 1's backbone adapter in PEFT's names: attention and dense MLP, no expert, no head."""
-    tensors = {}
+    tensors: dict[str, Array] = {}
     for layer in range(arch.NUM_LAYERS):
         shapes = {f"self_attn.{name}": shape for name, shape in attention_shapes(layer).items()}
         shapes |= {f"mlp.{name}": shape for name, shape in mlp_shapes(arch.MLP_SIZE).items()}
@@ -231,7 +234,11 @@ def _lora_pair(prefix: str, outputs: int, inputs: int, *, keep_mark: bool) -> di
 
 def head_tensors() -> dict[str, Array]:
     """The decision head: ``proj.weight [24, hidden]`` and ``proj.bias [24]``, float32."""
-    std = np.concatenate([np.full(end - start, HEAD_STD[kind]) for kind, (start, end) in arch.SLOT_RANGES.items()])
-    weight = bell(SEED, "head.weight", (arch.NUM_SLOTS, arch.HIDDEN_SIZE), 1.0) * std[:, None].astype(np.float32)
+    std = np.concatenate(
+        [np.full(end - start, HEAD_STD[kind]) for kind, (start, end) in arch.SLOT_RANGES.items()]
+    )
+    weight = bell(SEED, "head.weight", (arch.NUM_SLOTS, arch.HIDDEN_SIZE), 1.0) * std[:, None].astype(
+        np.float32
+    )
     weight[:, 0] = USED_MARK
     return {"proj.weight": weight, "proj.bias": bell(SEED, "head.bias", (arch.NUM_SLOTS,), HEAD_BIAS_STD)}

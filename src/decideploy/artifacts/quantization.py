@@ -1,0 +1,321 @@
+"""Rules on NVFP4: what is declared, what is excluded, and the experts' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from decideploy.artifacts import files as names
+from decideploy.artifacts.exclusion import engine_name, engine_patterns, is_excluded
+from decideploy.artifacts.files import ModelFiles, UnavailableError
+from decideploy.artifacts.issue import Finding, RuleSet
+from decideploy.artifacts.safetensors_file import read_raw
+from decideploy.artifacts.shape import Shape, expert_modules, nvfp4_expert_tensors
+
+RULES = RuleSet()
+
+_ONE_EXPORT = "use config.json and hf_quant_config.json of one export"
+_REEXPORT = (
+    "export the checkpoint again; every expert needs weight, weight_scale, weight_scale_2 and input_scale"
+)
+_E4M3_NAN = (0x7F, 0xFF)
+
+
+def _declared(files: ModelFiles) -> dict[str, Any]:
+    declared = files.json(names.CONFIG).get("quantization_config")
+    if not isinstance(declared, dict):
+        raise UnavailableError("quantization_config")
+    return declared
+
+
+def _legacy(files: ModelFiles) -> dict[str, Any]:
+    section = files.json(names.QUANT_CONFIG).get("quantization")
+    if not isinstance(section, dict):
+        raise UnavailableError(names.QUANT_CONFIG)
+    return section
+
+
+def _patterns(files: ModelFiles) -> tuple[str, ...]:
+    """The exclusion list that the engine uses: ``ignore`` of config.json, else of hf_quant_config.json."""
+    if files.json(names.CONFIG).get("quantization_config") is None:
+        listed = _legacy(files).get("exclude_modules")
+    else:
+        declared = _declared(files)
+        listed = declared.get("quantization", {}).get("exclude_modules", declared.get("ignore"))
+    return engine_patterns(listed if isinstance(listed, list) else [])
+
+
+@RULES.rule(
+    "quant-algo",
+    consequence="the engine refuses to start or reads packed experts with another algorithm",
+    next_step="NVFP4 by ModelOpt and plain bf16 are served; use one of the published checkpoints",
+)
+def quant_algo_supported(files: ModelFiles) -> Iterator[Finding]:
+    """The declared algorithm is NVFP4 by ModelOpt, with groups of 16."""
+    declared = files.json(names.CONFIG).get("quantization_config")
+    if names.quant_algo(files) not in (None, "NVFP4"):
+        what = f"quant_algo is {names.quant_algo(files)!r}"
+        yield Finding(what=what, where=names.CONFIG, key="quantization_config.quant_algo")
+    if isinstance(declared, dict) and not str(declared.get("quant_method", "")).startswith("modelopt"):
+        what = f"quant_method is {declared.get('quant_method')!r}, not modelopt"
+        yield Finding(what=what, where=names.CONFIG, key="quantization_config.quant_method")
+
+
+@RULES.rule(
+    "quant-config-disagrees",
+    consequence="the engine silently follows config.json and ignores the other file",
+    next_step=_ONE_EXPORT,
+)
+def quant_config_disagrees(files: ModelFiles) -> Iterator[Finding]:
+    """config.json and hf_quant_config.json say the same, where both speak."""
+    if not (files.root / names.QUANT_CONFIG).is_file():
+        return
+    legacy = _legacy(files)
+    if files.json(names.CONFIG).get("quantization_config") is None:
+        if legacy.get("quant_algo"):
+            what = f"hf_quant_config.json says {legacy['quant_algo']}, config.json has no quantization_config"
+            yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.quant_algo")
+        return
+    declared = _declared(files)
+    if str(declared.get("quant_algo")).upper() != str(legacy.get("quant_algo")).upper():
+        what = (
+            f"quant_algo is {declared.get('quant_algo')!r} in config.json, {legacy.get('quant_algo')!r} here"
+        )
+        yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.quant_algo")
+    if set(declared.get("ignore") or ()) != set(legacy.get("exclude_modules") or ()):
+        what = "exclude_modules differs from `ignore` of config.json"
+        yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.exclude_modules")
+
+
+@RULES.rule(
+    "quant-group-size",
+    consequence="group scales are applied to the wrong columns",
+    next_step="export with groups of 16",
+)
+def quant_group_size(files: ModelFiles) -> Iterator[Finding]:
+    """NVFP4 groups are 16 values, wherever the size is written."""
+    if not files.is_nvfp4():
+        return
+    declared = files.json(names.CONFIG).get("quantization_config") or {}
+    groups = declared.get("config_groups") or {}
+    sizes = {"quantization_config.group_size": declared.get("group_size", 16)}
+    for group, scheme in groups.items():
+        for part in ("weights", "input_activations"):
+            key = f"quantization_config.config_groups.{group}.{part}.group_size"
+            sizes[key] = (scheme.get(part) or {}).get("group_size", 16)
+    for key, size in sizes.items():
+        if size != 16:
+            yield Finding(what=f"group_size is {size}", where=names.CONFIG, key=key)
+    if (files.root / names.QUANT_CONFIG).is_file() and _legacy(files).get("group_size") != 16:
+        what = f"group_size is {_legacy(files).get('group_size')}"
+        yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.group_size")
+
+
+@RULES.rule(
+    "quant-exclude-key",
+    consequence="the engine reads `ignore` there and ignores this list: attention would be read as NVFP4",
+    next_step="in config.json the list is called ignore; exclude_modules belongs to hf_quant_config.json",
+)
+def quant_exclude_key(files: ModelFiles) -> Iterator[Finding]:
+    """config.json does not carry its exclusion list under the other file's key."""
+    declared = _declared(files)
+    if "exclude_modules" in declared and "quantization" not in declared:
+        what = "quantization_config has exclude_modules"
+        yield Finding(what=what, where=names.CONFIG, key="quantization_config.exclude_modules")
+
+
+@RULES.rule(
+    "quant-kv-cache",
+    consequence="the engine turns `auto` into an fp8 KV cache, and nobody measured what accuracy that costs",
+    next_step="start the engine with --kv-cache-dtype bfloat16, or remove the key",
+    severity="warning",
+)
+def quant_kv_cache(files: ModelFiles) -> Iterator[Finding]:
+    """No file asks for a quantised KV cache."""
+    declared = files.json(names.CONFIG).get("quantization_config") or {}
+    if declared.get("kv_cache_scheme"):
+        what = "kv_cache_scheme is set"
+        yield Finding(what=what, where=names.CONFIG, key="quantization_config.kv_cache_scheme")
+    if (files.root / names.QUANT_CONFIG).is_file() and _legacy(files).get("kv_cache_quant_algo"):
+        what = f"kv_cache_quant_algo is {_legacy(files)['kv_cache_quant_algo']}"
+        yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.kv_cache_quant_algo")
+
+
+def _bf16_modules(shape: Shape) -> Iterator[str]:
+    """Engine names of the modules that must stay bf16."""
+    for layer in range(shape.num_layers):
+        prefix = f"language_model.model.layers.{layer}"
+        yield from (f"{prefix}.self_attn.{name}" for name in ("qkv_proj", "o_proj"))
+        yield from (f"{prefix}.mlp.{name}" for name in ("gate_up_proj", "down_proj"))
+        if shape.enable_moe_block:
+            yield f"{prefix}.router.proj"
+    yield from ("language_model.lm_head", "embed_vision.embedding_projection")
+
+
+def _expert_layers(shape: Shape) -> Iterator[str]:
+    if shape.enable_moe_block:
+        yield from (engine_name(f"model.language_model.layers.{n}.experts") for n in range(shape.num_layers))
+
+
+@RULES.rule(
+    "quant-not-excluded",
+    consequence="the engine expects packed FP4 weights for a module that is stored in bf16",
+    next_step="add the module to `ignore` of config.json and to exclude_modules of hf_quant_config.json",
+)
+def quant_not_excluded(files: ModelFiles) -> Iterator[Finding]:
+    """Attention, dense MLP, router, lm_head and vision projection are excluded, by the engine's matching."""
+    if files.is_nvfp4() and "exclude_modules" not in (
+        files.json(names.CONFIG).get("quantization_config") or {}
+    ):
+        patterns = _patterns(files)
+        for module in _bf16_modules(files.shape):
+            if not is_excluded(module, patterns):
+                yield Finding(
+                    what=f"{module} is not excluded", where=names.CONFIG, key="quantization_config.ignore"
+                )
+
+
+@RULES.rule(
+    "quant-experts-excluded",
+    consequence="the engine makes bf16 experts and cannot load packed ones; the match may be by substring",
+    next_step="make the pattern longer, so that it is no part of an expert's name",
+)
+def quant_experts_excluded(files: ModelFiles) -> Iterator[Finding]:
+    """No exclusion hits a layer's routed experts."""
+    if files.is_nvfp4():
+        patterns = _patterns(files)
+        for module in _expert_layers(files.shape):
+            if is_excluded(module, patterns):
+                yield Finding(
+                    what=f"{module} is excluded", where=names.CONFIG, key="quantization_config.ignore"
+                )
+
+
+@RULES.rule(
+    "quantized-outside-experts",
+    consequence="the engine reads packed bytes as bf16, or fails on the shape",
+    next_step="use the published checkpoint, where only routed experts are NVFP4",
+)
+def quantized_outside_experts(files: ModelFiles) -> Iterator[Finding]:
+    """Nothing but routed experts is stored quantised."""
+    for name, tensor in files.tensors.items():
+        scale = name.endswith((".weight_scale", ".weight_scale_2", ".input_scale"))
+        if ".experts." not in name and (tensor.dtype in ("U8", "F8_E4M3") or scale):
+            yield Finding(what=f"{name} is {tensor.dtype}", where=tensor.path.name, key=name)
+
+
+@RULES.rule(
+    "quant-undeclared",
+    consequence="the engine reads packed FP4 bytes as if they were bf16 experts",
+    next_step="restore quantization_config in config.json from the published revision",
+)
+def quant_undeclared(files: ModelFiles) -> Iterator[Finding]:
+    """Packed experts are declared."""
+    packed = [name for name, tensor in files.tensors.items() if ".experts." in name and tensor.dtype == "U8"]
+    if packed and names.quant_algo(files) is None:
+        what = f"{len(packed)} expert tensors are packed, and no file declares it"
+        yield Finding(what=what, where=names.CONFIG, key="quantization_config")
+
+
+@RULES.rule("expert-tensor-missing", consequence="NaN, zero or uninitialised experts", next_step=_REEXPORT)
+def expert_tensor_missing(files: ModelFiles) -> Iterator[Finding]:
+    """Layers x experts x 3 projections x 4 tensors are all there, under the names that the engine maps."""
+    if files.is_nvfp4():
+        for name in nvfp4_expert_tensors(files.shape):
+            if name not in files.tensors and name not in files.weight_map:
+                yield Finding(what=f"the checkpoint has no {name}", where=names.INDEX, key=name)
+
+
+@RULES.rule(
+    "expert-tensor-unexpected",
+    consequence="the engine skips the tensor without a word: an expert stays unloaded",
+    next_step="rename experts as the published model has them: …layers.N.experts.E.gate_proj.weight",
+)
+def expert_tensor_unexpected(files: ModelFiles) -> Iterator[Finding]:
+    """No expert tensor has a name or number that the architecture lacks."""
+    expected = nvfp4_expert_tensors(files.shape) if files.is_nvfp4() else {}
+    for name, tensor in files.tensors.items() if files.is_nvfp4() else ():
+        if ".experts." in name and name not in expected:
+            yield Finding(what=f"{name} maps to no expert", where=tensor.path.name, key=name)
+
+
+@RULES.rule("expert-tensor-form", consequence="loading fails or weights are misread", next_step=_REEXPORT)
+def expert_tensor_form(files: ModelFiles) -> Iterator[Finding]:
+    """Expert tensors have ModelOpt's dtypes and packed shapes; a scalar may have shape [1]."""
+    for name, (dtype, shape) in nvfp4_expert_tensors(files.shape).items() if files.is_nvfp4() else ():
+        tensor = files.tensors.get(name)
+        shapes = (shape,) if shape else ((), (1,))
+        if tensor and (tensor.dtype != dtype or tensor.shape not in shapes):
+            what = f"{name} is {tensor.dtype} {list(tensor.shape)}, not {dtype} {list(shape)}"
+            yield Finding(what=what, where=tensor.path.name, key=name)
+
+
+def _scalars(files: ModelFiles, part: str) -> Iterator[tuple[str, str, float]]:
+    """``(expert, projection, value)`` of every well-formed scalar named ``part``."""
+    for expert, projection, _ in expert_modules(files.shape) if files.is_nvfp4() else ():
+        tensor = files.tensors.get(f"{expert}.{projection}.{part}")
+        if tensor and tensor.dtype == "F32" and tensor.size_bytes == 4:
+            yield expert, projection, float(read_raw(tensor).reshape(()))
+
+
+def _invalid(files: ModelFiles, part: str) -> Iterator[Finding]:
+    for expert, projection, value in _scalars(files, part):
+        if not (np.isfinite(value) and value > 0):
+            name = f"{expert}.{projection}.{part}"
+            yield Finding(what=f"{name} is {value}", where=files.tensors[name].path.name, key=name)
+
+
+@RULES.rule(
+    "input-scale",
+    consequence="the expert's activations become NaN or zero on W4A4 kernels",
+    next_step="calibrate activations again and export",
+)
+def input_scale(files: ModelFiles) -> Iterator[Finding]:
+    """Every static activation scale is finite and above zero."""
+    yield from _invalid(files, "input_scale")
+
+
+@RULES.rule("weight-scale-2", consequence="the expert's weights become NaN or zero", next_step=_REEXPORT)
+def weight_scale_2(files: ModelFiles) -> Iterator[Finding]:
+    """Every tensor scale is finite and above zero."""
+    yield from _invalid(files, "weight_scale_2")
+
+
+@RULES.rule(
+    "gate-up-scale",
+    consequence="the engine only warns and uses gate's scale for both: up is scaled wrongly",
+    next_step="export with gate and up sharing one weight_scale_2",
+)
+def gate_up_scale(files: ModelFiles) -> Iterator[Finding]:
+    """Gate and up of an expert share one tensor scale."""
+    scales: dict[str, dict[str, float]] = {}
+    for expert, projection, value in _scalars(files, "weight_scale_2"):
+        scales.setdefault(expert, {})[projection] = value
+    for expert, values in scales.items():
+        gate, up = values.get("gate_proj"), values.get("up_proj")
+        if gate and up and np.isfinite([gate, up]).all() and gate > 0 and up > 0 and gate != up:
+            name = f"{expert}.up_proj.weight_scale_2"
+            yield Finding(
+                what=f"gate {gate} and up {up} differ", where=files.tensors[name].path.name, key=name
+            )
+
+
+@RULES.rule(
+    "group-scale-nan",
+    consequence="every output of the expert becomes NaN",
+    next_step="export with a ModelOpt release that clamps group scales",
+    deep=True,
+)
+def group_scale_nan(files: ModelFiles) -> Iterator[Finding]:
+    """No FP8 group scale is one of E4M3's two NaN bytes."""
+    for name, tensor in files.tensors.items():
+        if tensor.dtype == "F8_E4M3":
+            count = _count(read_raw(tensor), _E4M3_NAN)
+            if count:
+                yield Finding(what=f"{count} NaN bytes in {name}", where=tensor.path.name, key=name)
+
+
+def _count(values: Any, wanted: Sequence[int]) -> int:
+    return int(np.isin(values, wanted).sum())

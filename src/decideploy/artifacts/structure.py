@@ -1,0 +1,71 @@
+"""Rules on the presence and form of files, before anything in them is understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from decideploy.artifacts import files as names
+from decideploy.artifacts.files import ModelFiles
+from decideploy.artifacts.issue import Finding, RuleSet
+
+RULES = RuleSet()
+
+REQUIRED = (
+    names.CONFIG,
+    names.GENERATION_CONFIG,
+    names.TOKENIZER,
+    names.TOKENIZER_CONFIG,
+    names.CHAT_TEMPLATE,
+    names.PROCESSOR_CONFIG,
+    names.CALIBRATION,
+    names.JUDGE_CONFIG,
+    names.HEAD,
+)
+
+
+def _required(files: ModelFiles) -> tuple[Path, ...]:
+    adapter = (files.adapter_config_path, files.adapter_weights_path, files.decision_head_path)
+    return (*(files.root / name for name in REQUIRED), *adapter)
+
+
+@RULES.rule(
+    "file-missing",
+    consequence="the engine does not start, or starts without what this file decides",
+    next_step="download the pinned revision again; adapter_vllm/ is made with `decideploy convert-adapter`",
+)
+def file_missing(files: ModelFiles) -> Iterator[Finding]:
+    """Every file that serving reads is there."""
+    for path in _required(files):
+        if not path.is_file():
+            yield Finding(what=f"{files.label(path)} is missing", where=files.label(path))
+    if not any((files.root / name).is_file() for name in (names.INDEX, names.SINGLE_SHARD)):
+        yield Finding(what="the checkpoint has neither index nor weights", where=names.INDEX)
+
+
+@RULES.rule(
+    "json-malformed",
+    consequence="whatever reads this file fails or falls back to defaults",
+    next_step="download the file again at the pinned revision",
+)
+def json_malformed(files: ModelFiles) -> Iterator[Finding]:
+    """Every JSON file that is there holds an object."""
+    optional = (files.root / name for name in (names.INDEX, names.QUANT_CONFIG))
+    for path in (*_required(files), *optional):
+        if path.suffix == ".json" and path.is_file() and files.json_fault(path):
+            yield Finding(what=f"{path.name} {files.json_fault(path)}", where=files.label(path))
+
+
+@RULES.rule(
+    "config-key",
+    consequence="the engine takes a default of another model and loads wrong sizes",
+    next_step="take config.json from the model's pinned revision",
+)
+def config_key(files: ModelFiles) -> Iterator[Finding]:
+    """config.json has every size that the engine derives shapes from."""
+    if not isinstance(files.json(names.CONFIG).get("text_config"), dict):
+        yield Finding(what="text_config is missing", where=names.CONFIG, key="text_config")
+    elif isinstance(files.shape_or_faults, tuple):
+        for key in files.shape_or_faults:
+            what = f"{key} is missing or is not what it must be"
+            yield Finding(what=what, where=names.CONFIG, key=f"text_config.{key}")

@@ -1,0 +1,80 @@
+"""``verify``: run every rule on a model's files and gather the facts that planning needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from decideploy.artifacts import adapter, head, quantization, structure, tensors, text
+from decideploy.artifacts.facts import ModelFacts, read_facts
+from decideploy.artifacts.files import ModelFiles, UnavailableError
+from decideploy.artifacts.issue import Issue, Rule
+from decideploy.errors import ConfigError, VerificationError
+
+SUBJECTS = (structure, tensors, quantization, adapter, head, text)
+RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.RULES.rules)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """All issues of a model, and its facts unless an error makes them unreadable."""
+
+    model: Path
+    facts: ModelFacts | None
+    issues: tuple[Issue, ...]
+    rules_run: int
+
+    @property
+    def errors(self) -> tuple[Issue, ...]:
+        """Issues that must stop a launch."""
+        return tuple(issue for issue in self.issues if issue.severity == "error")
+
+    def raise_for_issues(self) -> None:
+        """Raise VerificationError with every error, if there is one."""
+        if self.errors:
+            raise VerificationError(
+                f"{len(self.errors)} faults in {self.model}",
+                issues=[issue.to_diagnostic() for issue in self.errors],
+                where=str(self.model),
+            )
+
+    def known_facts(self) -> ModelFacts:
+        """The facts; VerificationError where the files do not tell them."""
+        if self.facts is None:
+            self.raise_for_issues()
+            raise VerificationError(f"{self.model} does not tell its shape", issues=(), where=str(self.model))
+        return self.facts
+
+
+def verify(model: Path, *, adapter: Path | None = None, deep: bool = False) -> Verification:
+    """Check the model in the folder ``model`` and its adapter (default ``model/adapter_vllm``).
+
+    ``deep`` also reads every weight. All faults are collected; ConfigError only when ``model`` is no folder.
+    """
+    if not model.is_dir():
+        raise ConfigError(f"{model} is not a folder", where=str(model), next_step="give the model's folder")
+    files = ModelFiles(model, adapter)
+    rules = [rule for rule in RULES if deep or not rule.deep]
+    issues = tuple(issue for rule in rules for issue in _run(rule, files))
+    return Verification(model=model, facts=_facts(files), issues=issues, rules_run=len(rules))
+
+
+def _run(rule: Rule, files: ModelFiles) -> Iterator[Issue]:
+    # What a rule cannot read is the fault of another rule's subject, which reports it.
+    try:
+        yield from rule.issues(files)
+    except UnavailableError:
+        return
+
+
+def _facts(files: ModelFiles) -> ModelFacts | None:
+    try:
+        return read_facts(files)
+    except UnavailableError:
+        return None
+
+
+def rule_codes() -> Mapping[str, Rule]:
+    """Every rule by code."""
+    return {rule.code: rule for rule in RULES}
