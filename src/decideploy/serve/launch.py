@@ -1,0 +1,206 @@
+"""Start, watch and stop the engine's processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from decideploy.errors import ConfigError, EngineError
+from decideploy.serve.engine_log import EngineLog
+
+_REAPER = Path(__file__).with_name("reaper.py")
+_POLL_S = 0.25
+_KILL_WAIT_S = 15.0
+_SHOWN_LINES = 15
+_ENGINE_MODULE = "vllm.entrypoints.cli.main"
+
+
+def check_port(host: str, port: int) -> None:
+    """Bind ``host``:``port`` and let go, so that a taken port is found before a long load. ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the server does: a port whose old connections linger in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                where="--host, --port",
+                next_step=f"stop what listens there (`ss -ltnp 'sport = :{port}'`) or choose another --port",
+            ) from error
+
+
+def engine_command(argv: Sequence[str]) -> tuple[str, ...]:
+    """``vllm serve …`` of a plan as a command of this very Python, whatever PATH holds."""
+    if not argv or argv[0] != "vllm":
+        return tuple(argv)
+    return (sys.executable, "-m", _ENGINE_MODULE, *argv[1:])
+
+
+class EngineProcess:
+    """The engine in its own session, under a reaper that kills every process of it when this one goes.
+
+    A context manager: leaving it stops the engine. ``base_url`` is where it will answer.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        host: str,
+        port: int,
+        log_path: Path,
+        drain_s: float = 30.0,
+    ) -> None:
+        self.command = engine_command(argv)
+        self.base_url = f"http://{reachable_host(host)}:{port}"
+        self.log = EngineLog(log_path)
+        self._env = {**os.environ, **env}
+        self._host, self._port = host, port
+        self._drain_s = drain_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+
+    def start(self) -> None:
+        """Bind-check the port, then start. ConfigError when the port is taken; returns before it is ready."""
+        check_port(self._host, self._port)
+        read_end, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_REAPER), str(read_end), *self.command],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(read_end,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(read_end)
+        assert self._process.stdout is not None
+        self.log.follow(self._process.stdout)
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; else its exit status, 128 + signal when it was killed."""
+        return None if self._process is None else self._process.poll()
+
+    def wait_ready(self, timeout_s: float) -> float:
+        """Wait until ``/health`` answers 200; returns the seconds it took.
+
+        EngineError 503 at once when the engine dies, 504 after ``timeout_s``; both show the last log lines.
+        """
+        begin = time.monotonic()
+        with httpx.Client(base_url=self.base_url, timeout=5.0, trust_env=False) as client:
+            while (waited := time.monotonic() - begin) < timeout_s:
+                self.check_alive()
+                if _is_healthy(client):
+                    return waited
+                time.sleep(_POLL_S)
+        raise EngineError(
+            f"the engine did not answer /health within {timeout_s:.0f} s\n{self._last_lines()}",
+            status=504,
+            where=str(self.log.path),
+            next_step=self.log.cause or "raise --startup-timeout if the log shows progress",
+        )
+
+    def wait(self) -> int:
+        """Wait until the engine ends by itself; returns its exit status."""
+        assert self._process is not None
+        return self._process.wait()
+
+    def check_alive(self) -> None:
+        """EngineError 503 with the last log lines when the engine has ended."""
+        status = self.exit_status
+        if status is None:
+            return
+        self.log.wait(2.0)
+        raise EngineError(
+            f"the engine ended with {_status_text(status)}\n{self._last_lines()}",
+            where=str(self.log.path),
+            next_step=self.log.cause or _status_advice(status),
+        )
+
+    def stop(self) -> int | None:
+        """SIGTERM, wait for the drain, kill what is left. Returns the exit status; may be called twice."""
+        if self._process is None:
+            return None
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._wait_quietly(self._drain_s)
+        self._cut_lifeline()
+        if self._wait_quietly(_KILL_WAIT_S) is None:
+            self._process.kill()
+        self.log.wait(2.0)
+        return self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _wait_quietly(self, timeout_s: float) -> int | None:
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _cut_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _last_lines(self) -> str:
+        lines = self.log.tail(_SHOWN_LINES)
+        return "\n".join(f"  | {line}" for line in lines) or "  | (no output)"
+
+
+def _is_healthy(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health").status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def reachable_host(host: str) -> str:
+    """Where a client on this machine reaches a server bound to ``host``, as it stands in a URL."""
+    if host in ("", "0.0.0.0"):
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def _status_text(status: int) -> str:
+    if status <= 128:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(status - 128).name}"
+    except ValueError:
+        return f"exit status {status}"
+
+
+def _status_advice(status: int) -> str:
+    if status == 128 + signal.SIGKILL:
+        return "it was killed from outside, most often for memory: `dmesg | grep -i oom` tells"
+    return "the first error in the log names the cause"

@@ -1,0 +1,360 @@
+"""``serve``: check the build, verify, probe, plan, launch, self-test, ready. A stage that fails raises."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+from rich.console import Console
+
+from decideploy import __version__
+from decideploy.decide import DecideRequest, DecideResponse, print_decision
+from decideploy.errors import Error, ProbeError
+from decideploy.hardware import HardwareReport, probe
+from decideploy.plan import LaunchPlan, Reconciliation, Workload, plan, print_plan, reconcile
+from decideploy.serve.launch import EngineProcess, check_port
+from decideploy.serve.questions import one_of_each_kind
+from decideploy.serve.selftest import Client, SelfTestReport, print_selftest, selftest
+
+if TYPE_CHECKING:
+    from decideploy.artifacts import ModelFacts
+    from decideploy.build import InstalledBuild
+
+SCHEMA_VERSION = 1
+_DRAIN_MARGIN_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeOptions:
+    """What ``serve`` is asked for.
+
+    ``model`` is a folder or a hub id, None for the demo model. ``dry_run`` stops after the plan; ``check``
+    asks one decision of each kind and stops. ``state_dir`` holds logs, compile caches and the demo model;
+    default DECIDEPLOY_HOME, else ``decideploy`` in the user's cache folder. ``workload`` is the rest of the
+    plan's wishes; its host and port are replaced by these.
+    """
+
+    model: str | None = None
+    adapter: Path | None = None
+    revision: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    dry_run: bool = False
+    check: bool = False
+    json: bool = False
+    startup_timeout_s: float = 1200.0
+    state_dir: Path | None = None
+    workload: Workload = field(default_factory=Workload)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeResult:
+    """What the stages gave; the later fields are None after a dry run."""
+
+    plan: LaunchPlan
+    base_url: str | None = None
+    ready_s: float | None = None
+    reconciliation: Reconciliation | None = None
+    selftest: SelfTestReport | None = None
+    decisions: tuple[tuple[DecideRequest, DecideResponse], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values with ``schema_version``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "plan": self.plan.to_dict(),
+            "base_url": self.base_url,
+            "ready_s": self.ready_s,
+            "reconciliation": self.reconciliation.to_dict() if self.reconciliation else None,
+            "selftest": self.selftest.to_dict() if self.selftest else None,
+            "decisions": [
+                {"kind": request.kind, **response.model_dump(mode="json", exclude_none=True)}
+                for request, response in self.decisions
+            ],
+        }
+
+
+def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
+    """Serve until SIGINT or SIGTERM, then drain and return. Raises the failing stage's error.
+
+    With ``dry_run`` returns after the plan, with ``check`` after one decision of each kind.
+    """
+    console = _stage_console(options, console)
+    state_dir = state_folder(options.state_dir)
+    build = _check_build(options, console)
+    facts = _verify(_model_folder(options, state_dir, console), options, console)
+    launch = _plan(facts, _probe(build, console), options, state_dir, console)
+    if options.dry_run:
+        return _finish_dry_run(launch, options, console)
+    with _stop_on_sigterm(), _engine(launch, options, state_dir) as engine:
+        result = _bring_up(engine, launch, options, console)
+        if options.check:
+            return _finish_check(result, options, console)
+        _announce(result, options, console)
+        _run_until_stopped(engine, console)
+    console.print("stopped")
+    return result
+
+
+def state_folder(state_dir: Path | None, environ: Mapping[str, str] | None = None) -> Path:
+    """The folder for logs, caches and the demo model."""
+    environ = os.environ if environ is None else environ
+    if state_dir is not None:
+        return state_dir.absolute()
+    if home := environ.get("DECIDEPLOY_HOME"):
+        return Path(home).absolute()
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache"
+    return Path(cache).absolute() / "decideploy"
+
+
+def demo_model(state_dir: Path) -> Path:
+    """The demo model's folder, written on first use. Other processes see it whole or not at all."""
+    from decideploy.demo import write_demo_model  # noqa: PLC0415
+
+    folder = state_dir / f"demo-model-{__version__}"
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            partial = Path(tempfile.mkdtemp(dir=state_dir, prefix="demo-model-"))
+            try:
+                write_demo_model(partial / "model")
+                (partial / "model").rename(folder)
+            finally:
+                shutil.rmtree(partial)
+    return folder
+
+
+def _stage_console(options: ServeOptions, console: Console | None) -> Console:
+    """Standard output belongs to the document when JSON is asked for."""
+    return Console(stderr=True) if options.json else console or Console()
+
+
+def _report(console: Console, stage: str, text: str, *, style: str = "green") -> None:
+    console.print(f"[{style}]{stage:<10}[/]", end="")
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_build(options: ServeOptions, console: Console) -> InstalledBuild | None:
+    """The installed build. A dry run goes on without one: it starts nothing."""
+    from decideploy.build import check_installed  # noqa: PLC0415
+
+    try:
+        build = check_installed()
+    except Error as error:
+        if not options.dry_run:
+            raise
+        _report(console, "build", f"{error.what} (would stop serve)", style="yellow")
+        return None
+    _report(console, "build", f"vllm {build.version}, every file as built")
+    return build
+
+
+def _model_folder(options: ServeOptions, state_dir: Path, console: Console) -> Path:
+    from decideploy.artifacts import resolve_model  # noqa: PLC0415
+
+    if options.model is None:
+        folder = demo_model(state_dir)
+        _report(console, "model", f"{folder} (the demo model: random weights)")
+        return folder
+    folder = resolve_model(options.model, revision=options.revision)
+    _report(console, "model", str(folder))
+    return folder
+
+
+def _verify(model: Path, options: ServeOptions, console: Console) -> ModelFacts:
+    from decideploy.artifacts import verify  # noqa: PLC0415
+
+    verification = verify(model, adapter=options.adapter)
+    verification.raise_for_issues()
+    facts = verification.known_facts()
+    for issue in verification.issues:
+        _report(console, "verify", str(issue.to_diagnostic()), style="yellow")
+    quantized = facts.quant_algo or facts.dtype
+    _report(console, "verify", f"{facts.architecture}, {facts.num_layers} layers, experts {quantized}")
+    return facts
+
+
+def _probe(build: InstalledBuild | None, console: Console) -> HardwareReport:
+    """The hardware as the installed build can use it."""
+    report = probe()
+    for condition in report.conditions:
+        _report(console, "probe", str(condition), style="yellow")
+    names = [str(gpu.name.value) for gpu in report.visible_gpus] or [f"{report.host.cores.value} CPU cores"]
+    _report(console, "probe", ", ".join(names))
+    return usable_hardware(report, build.recipe if build else None)
+
+
+def usable_hardware(report: HardwareReport, recipe: str | None) -> HardwareReport:
+    """``report`` less what the build of ``recipe`` cannot use; ProbeError when it needs what is not here."""
+    if recipe == "cpu":
+        return replace(report, gpus=())
+    if recipe == "cuda" and report.platform != "cuda":
+        raise ProbeError(
+            "the CUDA build is installed, and no GPU is visible",
+            where=report.driver_version.source,
+            next_step="make a GPU visible (`decideploy probe`), or install the CPU build",
+        )
+    return report
+
+
+def _plan(
+    facts: ModelFacts, hardware: HardwareReport, options: ServeOptions, state_dir: Path, console: Console
+) -> LaunchPlan:
+    wishes = replace(
+        options.workload,
+        host=options.host,
+        port=options.port,
+        cache_root=options.workload.cache_root or state_dir / "cache",
+    )
+    launch = plan(facts, hardware, workload=wishes)
+    memory = launch.memory
+    _report(
+        console,
+        "plan",
+        f"{launch.platform}, experts {launch.moe_backend or 'auto'}, max_model_len {launch.max_model_len}, "
+        f"KV {memory.kv_cache_bytes / 1024**3:.2f} GiB, "
+        f"in all {(memory.used_bytes + memory.kv_cache_bytes) / 1024**3:.2f} GiB",
+    )
+    return launch
+
+
+def _finish_dry_run(launch: LaunchPlan, options: ServeOptions, console: Console) -> ServeResult:
+    result = ServeResult(plan=launch)
+    if options.json:
+        _print_json(result)
+    else:
+        print_plan(launch, console)
+    return result
+
+
+def _engine(launch: LaunchPlan, options: ServeOptions, state_dir: Path) -> EngineProcess:
+    return EngineProcess(
+        launch.argv,
+        env=launch.env,
+        host=options.host,
+        port=options.port,
+        log_path=state_dir / "logs" / f"engine-{options.port}.log",
+        drain_s=options.workload.shutdown_timeout_s + _DRAIN_MARGIN_S,
+    )
+
+
+def _bring_up(
+    engine: EngineProcess, launch: LaunchPlan, options: ServeOptions, console: Console
+) -> ServeResult:
+    check_port(options.host, options.port)
+    engine.start()
+    _report(console, "launch", f"loading; log: {engine.log.path}")
+    ready_s = engine.wait_ready(options.startup_timeout_s)
+    observed = _reconcile(engine, launch, console)
+    _report(console, "launch", f"answered after {ready_s:.1f} s")
+    proof = selftest(engine.base_url)
+    engine.check_alive()
+    if proof.failures:
+        print_selftest(proof, console)
+    proof.raise_for_failures()
+    _report(console, "self-test", f"{len(proof.checks)} checks passed")
+    return ServeResult(
+        plan=launch, base_url=engine.base_url, ready_s=ready_s, reconciliation=observed, selftest=proof
+    )
+
+
+def _reconcile(engine: EngineProcess, launch: LaunchPlan, console: Console) -> Reconciliation:
+    facts = engine.log.facts
+    observed = reconcile(
+        launch,
+        kv_cache_bytes=facts.kv_cache_bytes,
+        kv_cache_tokens=facts.kv_cache_tokens,
+        moe_backend=facts.moe_backend,
+    )
+    for difference in observed.differences:
+        _report(console, "launch", str(difference), style="yellow")
+    kv = "unknown" if facts.kv_cache_bytes is None else f"{facts.kv_cache_bytes / 1024**3:.2f} GiB"
+    predicted = f"{launch.memory.kv_cache_bytes / 1024**3:.2f} GiB"
+    _report(
+        console, "launch", f"KV cache {kv} (planned {predicted}), experts {facts.moe_backend or 'not logged'}"
+    )
+    return observed
+
+
+def _finish_check(result: ServeResult, options: ServeOptions, console: Console) -> ServeResult:
+    assert result.base_url is not None
+    client = Client(result.base_url)
+    try:
+        decisions = tuple((request, client.decide(request)) for request in one_of_each_kind())
+    finally:
+        client.close()
+    checked = replace(result, decisions=decisions)
+    if options.json:
+        _print_json(checked)
+        return checked
+    for request, response in decisions:
+        console.print(f"{request.kind}: {request.question}", markup=False)
+        print_decision(response, console)
+    return checked
+
+
+def _announce(result: ServeResult, options: ServeOptions, console: Console) -> None:
+    if options.json:
+        _print_json(result)
+    _report(console, "ready", f"{result.base_url}")
+    console.print(example_command(str(result.base_url)), markup=False, highlight=False, soft_wrap=True)
+
+
+def example_command(base_url: str) -> str:
+    """A curl command that asks ``/v1/decide``, as a shell reads it."""
+    request = one_of_each_kind()[0]
+    body = {"kind": request.kind, "state": request.state, "question": request.question}
+    return shlex.join(
+        [
+            "curl",
+            "-s",
+            f"{base_url}/v1/decide",
+            "-H",
+            "Content-Type: application/json",
+            "-d",
+            json.dumps(body),
+        ]
+    )
+
+
+def _run_until_stopped(engine: EngineProcess, console: Console) -> None:
+    """Return on SIGINT or SIGTERM; EngineError when the engine ends by itself."""
+    try:
+        engine.wait()
+    except KeyboardInterrupt:
+        console.print("stopping: requests in flight may finish")
+        return
+    engine.check_alive()
+
+
+@contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """SIGTERM stops as Ctrl-C does, so that every stage leaves through the same door."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print_json(result: ServeResult) -> None:
+    print(json.dumps(result.to_dict(), ensure_ascii=False, default=str), flush=True)

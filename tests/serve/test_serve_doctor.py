@@ -1,0 +1,56 @@
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+import decideploy.build
+from decideploy.errors import Diagnostic, IntegrityError
+from decideploy.hardware import HardwareReport, card_report
+from decideploy.serve import DoctorReport, doctor, print_doctor
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decideploy.build, "check_installed", lambda: SimpleNamespace(version="0.30.0+cpu"))
+
+
+def examine(tmp_path: Path, *codes: str, port: int = 0) -> DoctorReport:
+    conditions = tuple(Diagnostic(code=code, what=code, next_step="do it") for code in codes)
+    report: HardwareReport = replace(card_report("h100"), conditions=conditions)
+    return doctor(port=port, state_dir=tmp_path, probe_hardware=lambda: report)
+
+
+def test_healthy_host(tmp_path: Path) -> None:
+    report = examine(tmp_path, "gpu-memory-held")
+    assert report.exit_code == 0
+    assert json.loads(json.dumps(report.to_dict()))["schema_version"] == 1
+
+
+def test_every_fault_is_reported_and_the_first_gives_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong() -> None:
+        raise IntegrityError("files differ", next_step="install again")
+
+    monkeypatch.setattr(decideploy.build, "check_installed", wrong)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        report = examine(tmp_path, "shm-small", port=other.getsockname()[1])
+    assert [check.exit_code for check in report.checks] == [3, 6, 2, 0]
+    assert report.exit_code == 3
+    console = Console(width=200)
+    with console.capture() as capture:
+        print_doctor(report, console)
+    assert "install again" in capture.get()
+    assert "shm-small" in capture.get()
+
+
+def test_unwritable_state_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    report = doctor(port=0, state_dir=tmp_path / "file" / "state", probe_hardware=lambda: card_report("h100"))
+    assert report.checks[-1].exit_code == 2

@@ -1,0 +1,193 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from decideploy.errors import ConfigError, EngineError
+from decideploy.serve.launch import EngineProcess, check_port, engine_command, reachable_host
+
+FAKE = Path(__file__).with_name("fake_engine.py")
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from decideploy.serve.launch import EngineProcess
+fake, port, pid_file, log = sys.argv[1:]
+engine = EngineProcess(
+    [sys.executable, fake, port, "deaf-family", pid_file],
+    env={}, host="127.0.0.1", port=int(port), log_path=Path(log),
+)
+engine.start()
+engine.wait_ready(20)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def pid_file(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "pids"
+    yield path
+    for pid in family(path) if path.exists() else []:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def engine(behaviour: str, port: int, tmp_path: Path, *, drain_s: float = 5.0) -> EngineProcess:
+    return EngineProcess(
+        [sys.executable, str(FAKE), str(port), behaviour, str(tmp_path / "pids")],
+        env={},
+        host="127.0.0.1",
+        port=port,
+        log_path=tmp_path / "logs" / "engine.log",
+        drain_s=drain_s,
+    )
+
+
+def family(pid_file: Path) -> list[int]:
+    return [int(pid) for pid in pid_file.read_text().split()]
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if psutil.pid_exists(pid) and not is_zombie(pid)]
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until_gone(pids: list[int], timeout_s: float = 10.0) -> list[int]:
+    deadline = time.monotonic() + timeout_s
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return alive(pids)
+
+
+def test_ready_engine_is_logged_and_stops(port: int, tmp_path: Path) -> None:
+    with engine("serves", port, tmp_path) as running:
+        running.start()
+        assert 0 <= running.wait_ready(20) < 20
+        running.check_alive()
+        facts = running.log.facts
+    assert (facts.moe_backend, facts.kv_cache_tokens) == ("HUMMING", 1_100_145)
+    assert facts.kv_cache_bytes == int(2.5 * 1024**3)
+    assert running.exit_status == 0
+    assert "loading weights" in running.log.path.read_text()
+
+
+def test_taken_port_is_found_before_the_start(port: int, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(ConfigError, match=str(port)) as caught:
+            engine("serves", port, tmp_path).start()
+    assert "--port" in caught.value.next_step
+    assert not (tmp_path / "logs").exists()
+    check_port("127.0.0.1", port)
+
+
+def test_death_is_reported_at_once_with_lines_and_cause(port: int, tmp_path: Path) -> None:
+    with engine("dies", port, tmp_path) as running:
+        running.start()
+        begin = time.monotonic()
+        with pytest.raises(EngineError) as caught:
+            running.wait_ready(60)
+    assert time.monotonic() - begin < 10
+    assert "exit status 3" in caught.value.what
+    assert "vocab size must be" in caught.value.what
+    assert "lm_head LoRA patch" in caught.value.next_step
+    assert caught.value.status == 503
+
+
+def test_death_by_signal_is_named(port: int, tmp_path: Path) -> None:
+    with engine("killed", port, tmp_path) as running:
+        running.start()
+        with pytest.raises(EngineError, match="SIGKILL") as caught:
+            running.wait_ready(60)
+    assert "memory" in caught.value.next_step
+
+
+def test_startup_timeout_shows_the_last_lines(port: int, tmp_path: Path) -> None:
+    with engine("hangs", port, tmp_path) as running:
+        running.start()
+        with pytest.raises(EngineError, match="loading weights") as caught:
+            running.wait_ready(1.0)
+    assert caught.value.status == 504
+    assert running.exit_status is not None
+
+
+def test_missing_command_is_told(port: int, tmp_path: Path) -> None:
+    running = EngineProcess(
+        ["/nonexistent/engine"], env={}, host="127.0.0.1", port=port, log_path=tmp_path / "log"
+    )
+    with running:
+        running.start()
+        with pytest.raises(EngineError, match="cannot run /nonexistent/engine"):
+            running.wait_ready(10)
+
+
+@pytest.mark.parametrize("behaviour", ["family", "deaf-family"])
+def test_stop_leaves_no_process(behaviour: str, port: int, tmp_path: Path, pid_file: Path) -> None:
+    running = engine(behaviour, port, tmp_path, drain_s=0.5)
+    running.start()
+    running.wait_ready(20)
+    pids = family(pid_file)
+    assert len(alive(pids)) == 3
+    running.stop()
+    assert wait_until_gone(pids) == []
+    assert running.stop() == running.exit_status
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_death_of_the_parent_leaves_no_process(
+    number: signal.Signals, port: int, tmp_path: Path, pid_file: Path
+) -> None:
+    command = [sys.executable, "-c", PARENT, str(FAKE), str(port), str(pid_file), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        pids = family(pid_file) + [child.pid for child in psutil.Process(parent.pid).children(recursive=True)]
+        assert len(alive(pids)) >= 3
+        parent.send_signal(number)
+        parent.wait(10)
+    assert wait_until_gone(pids) == []
+
+
+def test_death_of_the_engine_takes_its_family(port: int, tmp_path: Path, pid_file: Path) -> None:
+    with engine("family", port, tmp_path) as running:
+        running.start()
+        running.wait_ready(20)
+        pids = family(pid_file)
+        os.kill(pids[0], signal.SIGKILL)
+        assert running.wait() == 128 + signal.SIGKILL
+    assert wait_until_gone(pids) == []
+
+
+def test_vllm_runs_in_this_python() -> None:
+    command = engine_command(("vllm", "serve", "/m"))
+    assert command == (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", "/m")
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("10.0.0.7", "10.0.0.7")],
+)
+def test_reachable_host(host: str, reached: str) -> None:
+    assert reachable_host(host) == reached

@@ -1,0 +1,176 @@
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import decideploy.artifacts
+import decideploy.build
+from decideploy.errors import ConfigError, IntegrityError, ProbeError
+from decideploy.hardware import card_report
+from decideploy.serve import SelfTestError, ServeOptions, serve, stages, state_folder
+from decideploy.serve.stages import example_command, usable_hardware
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plan"))
+from plan_facts import facts_small
+
+SERVER = Path(__file__).with_name("fake_server.py")
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(width=300, force_terminal=False, record=True, file=io.StringIO())
+
+
+@pytest.fixture
+def ground(monkeypatch: pytest.MonkeyPatch, port: int) -> Any:
+    """Every stage before the engine replaced; ``ground.fault`` is what the fake engine does wrong."""
+    told = SimpleNamespace(fault="", build=SimpleNamespace(version="0.30.0+cpu.test", recipe="cpu"))
+    facts = facts_small(architecture="Gemma4ForConditionalGeneration")
+    verification = SimpleNamespace(
+        facts=facts, issues=(), raise_for_issues=lambda: None, known_facts=lambda: facts
+    )
+    real_plan = stages.plan
+
+    def plan(*args: Any, **kwargs: Any) -> Any:
+        return replace(real_plan(*args, **kwargs), argv=(sys.executable, str(SERVER), str(port), told.fault))
+
+    monkeypatch.setattr(decideploy.build, "check_installed", lambda: told.build)
+    monkeypatch.setattr(
+        decideploy.artifacts, "resolve_model", lambda model, revision: Path(model), raising=False
+    )
+    monkeypatch.setattr(decideploy.artifacts, "verify", lambda model, adapter: verification, raising=False)
+    monkeypatch.setattr(stages, "plan", plan)
+    return told
+
+
+def options(port: int, tmp_path: Path, **changes: Any) -> ServeOptions:
+    return ServeOptions(
+        **{"model": "/models/m", "port": port, "state_dir": tmp_path, "startup_timeout_s": 20.0, **changes}
+    )
+
+
+def test_check_asks_each_kind_and_stops(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
+    result = serve(options(port, tmp_path, check=True), console)
+    assert [request.kind for request, _ in result.decisions] == ["noul", "score", "choice"]
+    assert result.selftest is not None
+    assert not result.selftest.failures
+    text = console.export_text()
+    assert [name for name in ("build", "verify", "plan", "launch", "self-test") if name not in text] == []
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+
+def test_check_as_json_is_one_document(
+    ground: Any, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(options(port, tmp_path, check=True, json=True))
+    document = json.loads(capsys.readouterr().out)
+    assert document["selftest"]["passed"] is True
+    assert len(document["decisions"]) == 3
+
+
+def test_failed_selftest_stops_the_engine(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
+    ground.fault = "adapter-is-base"
+    with pytest.raises(SelfTestError, match="adapter-moves"):
+        serve(options(port, tmp_path), console)
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+
+def test_dry_run_starts_nothing_and_prints_the_plan(
+    ground: Any, port: int, tmp_path: Path, console: Console
+) -> None:
+    result = serve(options(port, tmp_path, dry_run=True), console)
+    assert result.base_url is None
+    assert "VLLM_PLUGINS=decideploy" in console.export_text()
+    assert not (tmp_path / "logs").exists()
+
+
+def test_wrong_build_stops_serve_but_not_a_dry_run(
+    ground: Any, port: int, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong() -> None:
+        raise IntegrityError("vllm is not installed here")
+
+    monkeypatch.setattr(decideploy.build, "check_installed", wrong)
+    with pytest.raises(IntegrityError):
+        serve(options(port, tmp_path), console)
+    serve(options(port, tmp_path, dry_run=True), console)
+    assert "would stop serve" in console.export_text()
+
+
+def test_taken_port_is_found_before_the_engine(
+    ground: Any, port: int, tmp_path: Path, console: Console
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(ConfigError, match="cannot listen"):
+            serve(options(port, tmp_path), console)
+
+
+def test_sigterm_ends_serve_cleanly(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=terminate_when_ready, args=(console,), daemon=True).start()
+    result = serve(options(port, tmp_path), console)
+    assert result.base_url == f"http://127.0.0.1:{port}"
+    text = console.export_text()
+    assert f"curl -s http://127.0.0.1:{port}/v1/decide" in text
+    assert text.rstrip().endswith("stopped")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def terminate_when_ready(console: Console) -> None:
+    deadline = time.monotonic() + 30
+    while "curl" not in console.export_text(clear=False) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_example_command_is_what_a_shell_runs() -> None:
+    words = subprocess.run(
+        ["bash", "-c", f"curl() {{ printf '%s\\n' \"$@\"; }}; {example_command('http://h:1')}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert words[1] == "http://h:1/v1/decide"
+    assert json.loads(words[-1])["kind"] == "noul"
+
+
+def test_cpu_build_hides_gpus_and_cuda_build_needs_one() -> None:
+    report = card_report("h100")
+    assert usable_hardware(report, "cpu").platform == "cpu"
+    assert usable_hardware(report, "cuda").platform == "cuda"
+    with pytest.raises(ProbeError, match="no GPU is visible"):
+        usable_hardware(replace(report, gpus=()), "cuda")
+
+
+def test_state_folder_order(tmp_path: Path) -> None:
+    environ = {"HOME": "/home/u", "XDG_CACHE_HOME": "/xdg", "DECIDEPLOY_HOME": "/own"}
+    assert state_folder(tmp_path, environ) == tmp_path
+    assert state_folder(None, environ) == Path("/own")
+    del environ["DECIDEPLOY_HOME"]
+    assert state_folder(None, environ) == Path("/xdg/decideploy")
+    assert state_folder(None, {"HOME": "/home/u"}) == Path("/home/u/.cache/decideploy")
