@@ -138,13 +138,13 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
 
 
 def _decide(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.decide import ask, print_decision
+    from decideploy.decide import ask, print_decision, read_state
 
     response = ask(
         options.url,
         kind=options.kind,
         question=options.question,
-        state=_text(options.state),
+        state=read_state(options.state),
         options=options.options,
     )
     if options.json:
@@ -152,13 +152,6 @@ def _decide(options: argparse.Namespace, console: Console) -> int:
     else:
         print_decision(response, console)
     return 0
-
-
-def _text(value: str) -> str:
-    """``@file`` is read from the file, ``-`` from standard input; everything else is itself."""
-    if value == "-":
-        return sys.stdin.read()
-    return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
 
 
 def _selftest(options: argparse.Namespace, console: Console) -> int:

@@ -52,7 +52,6 @@ def spoil(path: str, value: Any) -> dict[str, Any]:
         (spoil("slots/template_version", KeyError), "slots.template_version"),
         (spoil("slots/ranges/choice", [8, 23]), "slots.ranges.choice"),
         (spoil("slots/ranges/noul", KeyError), "slots.ranges.noul"),
-        (spoil("softcap", 30.0), "softcap"),
         ("{", ""),
         ("[]", ""),
     ],
@@ -62,6 +61,13 @@ def test_head_faults_name_file_and_key(tmp_path: Path, document: Any, key: str) 
     with pytest.raises(VerificationError) as caught:
         DecisionHead.read(path)
     assert [fault.where for fault in caught.value.issues] == [f"{path}: {key}" if key else str(path)]
+
+
+def test_keys_that_only_the_authors_know_are_let_be(tmp_path: Path) -> None:
+    expected = DecisionHead.model_validate_json(json.dumps(head_document()))
+    assert DecisionHead.read(write(tmp_path, spoil("softcap", 30.0))) == expected
+    calibration = {"per_kind": {"noul": 1, "choice": 1, "score": 1, "note": "x"}, "ece": 0.01}
+    assert Calibration.read(write(tmp_path, calibration)).temperature("noul") == 1
 
 
 def test_all_head_faults_are_told_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from decideploy.build.provenance import provenance_statement, write_provenance
@@ -36,6 +36,21 @@ class BuildResult:
     provenance: Path
     patches: tuple[PatchInfo, ...]
     seconds: float
+    upstream_sha256: str
+    recipe_sha256: str
+
+    def to_dict(self) -> dict[str, object]:
+        """As a JSON document, the digests of its inputs included."""
+        return {
+            "schema_version": 1,
+            "inputs": {"upstream_sha256": self.upstream_sha256, "recipe_sha256": self.recipe_sha256},
+            "wheel": str(self.wheel),
+            "sha256": self.sha256,
+            "size_bytes": self.size_bytes,
+            "provenance": str(self.provenance),
+            "patches": [asdict(patch) for patch in self.patches],
+            "seconds": self.seconds,
+        }
 
 
 def build(
@@ -74,6 +89,8 @@ def build(
     return BuildResult(
         wheel=wheel,
         sha256=packed.sha256,
+        upstream_sha256=lock.upstream.wheel.sha256,
+        recipe_sha256=lock.recipe.sha256,
         size_bytes=packed.size_bytes,
         provenance=write_provenance(wheel, statement),
         patches=tuple(_told(patch) for patch in series),

@@ -19,7 +19,7 @@ Temperature: TypeAlias = Annotated[FiniteFloat, Field(gt=0)]
 class Temperatures(BaseModel):
     """One divisor of the slot scores for each kind; 1 leaves them as they are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     noul: Temperature
     choice: Temperature
@@ -29,7 +29,7 @@ class Temperatures(BaseModel):
 class CalibrationDocument(BaseModel):
     """The content of ``calibration.json``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     per_kind: Temperatures
 

@@ -19,7 +19,7 @@ TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 class SlotRanges(BaseModel):
     """Half-open slot ranges ``[first, end)`` of the three kinds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     noul: SlotRange
     score: SlotRange
@@ -37,7 +37,7 @@ class SlotRanges(BaseModel):
 class Slots(BaseModel):
     """Layout of the head's output."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     num_slots: int
     template_version: Literal["bare-v1"]
@@ -57,7 +57,7 @@ class DecisionHead(BaseModel):
     Source: the model's published files. Errors: VerificationError with every fault as ``file: key``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     bias: tuple[FiniteFloat, ...]
     verbalizer_ids: tuple[TokenId, ...]
