@@ -49,8 +49,9 @@ def write_family(pid_file: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", deaf])
     orphan = f"""
 import subprocess, sys
+quiet = subprocess.DEVNULL
 command = [sys.executable, "-c", {deaf!r}]
-print(subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL).pid)
+print(subprocess.Popen(command, start_new_session=True, stdout=quiet, stderr=quiet).pid)
 """
     told = subprocess.run([sys.executable, "-c", orphan], check=True, capture_output=True, text=True)
     Path(pid_file).write_text(f"{os.getpid()} {child.pid} {told.stdout}")
