@@ -78,10 +78,10 @@ class ModelFiles:
     def json(self, name: str | Path) -> Document:
         """The JSON object in a file of the model (or at an absolute path)."""
         path = self.root / name
-        if not path.is_file() or self.json_fault(path):
-            raise UnavailableError(str(path))
+        self.json_fault(path)
         content = self._documents[path]
-        assert not isinstance(content, str)
+        if isinstance(content, str):
+            raise UnavailableError(str(path))
         return content
 
     def header_fault(self, path: Path) -> str:
@@ -93,10 +93,10 @@ class ModelFiles:
 
     def header(self, path: Path) -> Mapping[str, TensorInfo]:
         """Tensors of one safetensors file by name."""
-        if not path.is_file() or self.header_fault(path):
-            raise UnavailableError(str(path))
+        self.header_fault(path)
         header = self._headers[path]
-        assert not isinstance(header, str)
+        if isinstance(header, str):
+            raise UnavailableError(str(path))
         return header
 
     @property
@@ -119,7 +119,7 @@ class ModelFiles:
             raise UnavailableError(CONFIG)
         return self.shape_or_faults
 
-    @property
+    @cached_property
     def weight_map(self) -> Mapping[str, str]:
         """Tensor to shard, from the index; empty for a checkpoint of one file."""
         if not (self.root / INDEX).is_file():
@@ -129,7 +129,7 @@ class ModelFiles:
             raise UnavailableError(INDEX)
         return weight_map
 
-    @property
+    @cached_property
     def shards(self) -> tuple[Path, ...]:
         """The checkpoint's files as the index names them."""
         names = sorted(set(self.weight_map.values())) or [SINGLE_SHARD]
@@ -164,6 +164,11 @@ def quant_algo(files: ModelFiles) -> str | None:
         return None
     section = declared.get("quantization", declared)
     return str(section.get("quant_algo", "")).upper() if isinstance(section, dict) else ""
+
+
+def packed_experts(files: ModelFiles) -> list[str]:
+    """Expert tensors that hold packed FP4 codes, whatever is declared."""
+    return [name for name, tensor in files.tensors.items() if ".experts." in name and tensor.dtype == "U8"]
 
 
 def _read_json(path: Path) -> Document | str:

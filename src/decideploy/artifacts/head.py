@@ -95,7 +95,7 @@ def judge_config_disagrees(files: ModelFiles) -> Iterator[Finding]:
         "verbalizer_ids": (judge.get("verbalizer_ids"), list(head.verbalizer_ids)),
         "slots.template_version": (slots.get("template_version"), head.slots.template_version),
         "slots.ranges": (slots.get("ranges"), {kind: list(span) for kind, span in KIND_RANGES.items()}),
-        "hidden_size": (judge.get("hidden_size"), files.text_config.get("hidden_size")),
+        "hidden_size": (judge.get("hidden_size"), files.shape.hidden_size),
         "softcap": (judge.get("softcap"), files.text_config.get("final_logit_softcapping")),
     }
     for key, (told, served) in expected.items():

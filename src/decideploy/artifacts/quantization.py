@@ -213,7 +213,7 @@ def quantized_outside_experts(files: ModelFiles) -> Iterator[Finding]:
 )
 def quant_undeclared(files: ModelFiles) -> Iterator[Finding]:
     """Packed experts are declared."""
-    packed = [name for name, tensor in files.tensors.items() if ".experts." in name and tensor.dtype == "U8"]
+    packed = names.packed_experts(files)
     if packed and names.quant_algo(files) is None:
         what = f"{len(packed)} expert tensors are packed, and no file declares it"
         yield Finding(what=what, where=names.CONFIG, key="quantization_config")

@@ -176,7 +176,8 @@ def lm_head_untied(files: ModelFiles) -> Iterator[Finding]:
 )
 def experts_missing(files: ModelFiles) -> Iterator[Finding]:
     """An unquantised checkpoint has both fused expert tensors of every layer, in bf16 and in shape."""
-    if names.quant_algo(files) is not None:
+    # Packed experts of an undeclared quantisation are quant-undeclared's fault.
+    if names.quant_algo(files) is not None or names.packed_experts(files):
         return
     for name, (dtype, shape) in bf16_expert_tensors(files.shape).items():
         tensor = files.tensors.get(name)

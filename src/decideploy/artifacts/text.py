@@ -57,10 +57,10 @@ def tokenizer_vocabulary(files: ModelFiles) -> Iterator[Finding]:
     if not isinstance(vocabulary, dict) or not vocabulary:
         yield Finding(what="the tokenizer has no vocabulary", where=names.TOKENIZER, key="model.vocab")
         return
-    added = {token.get("content"): token.get("id") for token in document.get("added_tokens") or ()}
-    token, token_id = max((vocabulary | added).items(), key=lambda item: item[1])
-    if token_id >= embedding_rows(files):
-        what = f"{token!r} has id {token_id}, {EMBEDDING} has {embedding_rows(files)} rows"
+    added = {token.get("content"): token.get("id", 0) for token in document.get("added_tokens") or ()}
+    largest = max(*vocabulary.values(), *added.values())
+    if largest >= embedding_rows(files):
+        what = f"the largest id is {largest}, {EMBEDDING} has {embedding_rows(files)} rows"
         yield Finding(what=what, where=names.TOKENIZER, key="model.vocab")
 
 

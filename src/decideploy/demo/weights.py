@@ -30,18 +30,24 @@ USED_MARK = 1 / 64
 UNUSED_MARK = -1 / 2
 FINAL_NORM_MARK = 128.0
 FINAL_NORM = 1.0
+# The token that every prompt ends with: small, so that the context outweighs it in the last hidden state.
+LAST_TOKEN = ":"
+LAST_TOKEN_SCALE = 0.25
 
 QUERY_NORM = 1.0
-KEY_NORM = {"sliding_attention": 0.5, "full_attention": 0.375}
+KEY_NORM = {"sliding_attention": 0.25, "full_attention": 0.25}
 POST_ATTENTION_NORM = {"sliding_attention": 0.5, "full_attention": 1.5}
-POST_FEEDFORWARD_NORM = 0.5
+POST_FEEDFORWARD_NORM = 0.3125
 POST_DENSE_NORM = 0.75
 POST_EXPERTS_NORM = 0.75
-ROUTER_STD = 2.0
+# Wide apart, so that the second expert's weight is small where noise may swap it with the third.
+ROUTER_STD = 4.0
 
 ADAPTER_STD = 0.5
-HEAD_STD = {"noul": 0.15, "score": 0.15, "choice": 0.2}
+HEAD_STD = {"noul": 0.24, "score": 0.28, "choice": 0.3}
 HEAD_BIAS_STD = 0.25
+# For each slot the stream, of 64 tried, whose row sees least of what all prompts share: no slot always wins.
+HEAD_STREAMS = (35, 60, 9, 44, 39, 60, 35, 2, 27, 28, 15, 11, 40, 19, 54, 17, 49, 0, 11, 7, 37, 62, 49, 18)
 
 
 def text_tensors() -> dict[str, Array]:
@@ -60,6 +66,7 @@ def _embedding() -> Array:
     table[:, 0] = UNUSED_MARK
     used = tokenizer.used_ids()
     table[used] = bell(SEED, "embed_tokens.used", (len(used), arch.HIDDEN_SIZE), EMBEDDING_STD)
+    table[tokenizer.vocabulary()[LAST_TOKEN]] *= LAST_TOKEN_SCALE
     table[used, 0] = USED_MARK
     return table
 
@@ -234,11 +241,16 @@ def _lora_pair(prefix: str, outputs: int, inputs: int, *, keep_mark: bool) -> di
 
 def head_tensors() -> dict[str, Array]:
     """The decision head: ``proj.weight [24, hidden]`` and ``proj.bias [24]``, float32."""
-    std = np.concatenate(
-        [np.full(end - start, HEAD_STD[kind]) for kind, (start, end) in arch.SLOT_RANGES.items()]
-    )
-    weight = bell(SEED, "head.weight", (arch.NUM_SLOTS, arch.HIDDEN_SIZE), 1.0) * std[:, None].astype(
-        np.float32
-    )
-    weight[:, 0] = USED_MARK
-    return {"proj.weight": weight, "proj.bias": bell(SEED, "head.bias", (arch.NUM_SLOTS,), HEAD_BIAS_STD)}
+    stds = [HEAD_STD[kind] for kind, (start, end) in arch.SLOT_RANGES.items() for _ in range(start, end)]
+    rows = [
+        head_row(slot, stream, std) for slot, (stream, std) in enumerate(zip(HEAD_STREAMS, stds, strict=True))
+    ]
+    bias = bell(SEED, "head.bias", (arch.NUM_SLOTS,), HEAD_BIAS_STD)
+    return {"proj.weight": np.stack(rows), "proj.bias": bias}
+
+
+def head_row(slot: int, stream: int, std: float) -> Array:
+    """One slot's row ``[hidden]``, drawn from one of its random streams."""
+    row = bell(SEED, f"head.weight.{slot}.{stream}", (arch.HIDDEN_SIZE,), std)
+    row[0] = USED_MARK
+    return row

@@ -1,0 +1,363 @@
+"""Every rule finds its own single fault in an otherwise whole model, and no other rule does."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_edits import (
+    Edit,
+    both,
+    drop,
+    drop_key,
+    edit_json,
+    edit_tensors,
+    linked_copy,
+    put,
+    read_tensors,
+    remove,
+    rename,
+    replace_bytes,
+    scale,
+    set_key,
+    set_value,
+    truncate,
+)
+
+from decideploy.artifacts import files as artifact_files
+from decideploy.artifacts import verify
+from decideploy.artifacts.safetensors_file import StoredTensor, bf16, float32
+from decideploy.artifacts.verification import rule_codes
+
+CONFIG, INDEX, QUANT = "config.json", "model.safetensors.index.json", "hf_quant_config.json"
+TEXT, REST = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+ADAPTER, ADAPTER_CONFIG = "adapter_vllm/adapter_model.safetensors", "adapter_vllm/adapter_config.json"
+DECISION_HEAD = "adapter_vllm/decision_head.json"
+LAYER = "model.language_model.layers.1"
+FULL = "base_model.model.model.language_model.layers.5.self_attn"
+Q_PROJ = f"base_model.model.{LAYER}.self_attn.q_proj"
+LM_HEAD = "base_model.model.lm_head"
+GATE, UP = f"{LAYER}.experts.3.gate_proj", f"{LAYER}.experts.3.up_proj"
+BF16_NAN = 0x7FC0
+
+
+def index_tensor(name: str, shard: str | None, added_bytes: int) -> Edit:
+    def change(index: dict[str, dict[str, object]]) -> None:
+        index["metadata"]["total_size"] += added_bytes  # type: ignore[operator]
+        if shard is None:
+            del index["weight_map"][name]
+        else:
+            index["weight_map"][name] = shard
+
+    return edit_json(INDEX, change)
+
+
+def without(name: str, shard: str) -> Edit:
+    def edit(model: Path) -> None:
+        size = read_tensors(model / shard)[name].values.nbytes
+        both(drop(shard, name), index_tensor(name, None, -size))(model)
+
+    return edit
+
+
+def replaced(name: str, stored: StoredTensor, shard: str) -> Edit:
+    def edit(model: Path) -> None:
+        old = read_tensors(model / shard).get(name)
+        added = stored.values.nbytes - (old.values.nbytes if old else 0)
+        both(put(shard, name, stored), index_tensor(name, shard, added))(model)
+
+    return edit
+
+
+def zeros(*shape: int) -> StoredTensor:
+    return bf16(np.zeros(shape, np.float32))
+
+
+def both_lists(change_ignore: object) -> Edit:
+    return both(
+        set_key(CONFIG, "quantization_config.ignore", change_ignore),
+        set_key(QUANT, "quantization.exclude_modules", change_ignore),
+    )
+
+
+def without_exclusions(mark: str) -> Edit:
+    def edit(model: Path) -> None:
+        listed = json.loads((model / CONFIG).read_text())["quantization_config"]["ignore"]
+        both_lists([pattern for pattern in listed if mark not in pattern])(model)
+
+    return edit
+
+
+def with_exclusion(pattern: str) -> Edit:
+    def edit(model: Path) -> None:
+        listed = json.loads((model / CONFIG).read_text())["quantization_config"]["ignore"]
+        both_lists([*listed, pattern])(model)
+
+    return edit
+
+
+def foreign_head_row(tensors: dict[str, StoredTensor]) -> None:
+    tensors[f"{LM_HEAD}.lora_B.weight"].values[7, 0] = 0x3F80
+
+
+def break_value_copy(tensors: dict[str, StoredTensor]) -> None:
+    tensors[f"{FULL}.v_proj.lora_B.weight"].values[0, 0] ^= 1
+
+
+def rename_key_to_exclude(document: dict[str, dict[str, object]]) -> None:
+    section = document["quantization_config"]
+    section["exclude_modules"] = section["ignore"]
+
+
+def swap_bias(document: dict[str, list[float]]) -> None:
+    document["bias"][3] += 0.5
+
+
+def swap_verbalizers(*names: str) -> Edit:
+    def change(document: dict[str, list[int]]) -> None:
+        ids = document["verbalizer_ids"]
+        ids[2], ids[3] = ids[3], ids[2]
+
+    return both(*(edit_json(name, change) for name in names))
+
+
+def header_length(length: int) -> Edit:
+    def edit(model: Path) -> None:
+        content = (model / "head.safetensors").read_bytes()
+        replace_bytes("head.safetensors", length.to_bytes(8, "little") + content[8:])(model)
+
+    return edit
+
+
+BF16_FAULTS: list[tuple[str, str, Edit]] = [
+    ("file-missing", "generation", remove("generation_config.json")),
+    ("file-missing", "tokenizer", remove("tokenizer.json")),
+    ("file-missing", "adapter", remove(ADAPTER)),
+    ("file-missing", "decision-head", remove(DECISION_HEAD)),
+    ("file-missing", "calibration", remove("calibration.json")),
+    ("json-malformed", "config", replace_bytes(CONFIG, b"{")),
+    ("json-malformed", "list", replace_bytes("calibration.json", b"[]")),
+    ("json-malformed", "index", replace_bytes(INDEX, b"\xff\xfe")),
+    ("json-malformed", "adapter", replace_bytes(ADAPTER_CONFIG, b"")),
+    ("config-key", "absent", drop_key(CONFIG, "text_config.num_experts")),
+    ("config-key", "text", set_key(CONFIG, "text_config.hidden_size", "128")),
+    ("config-key", "layers", edit_json(CONFIG, lambda c: c["text_config"]["layer_types"].pop())),
+    ("config-key", "no-text-config", drop_key(CONFIG, "text_config")),
+    ("header-malformed", "truncated-shard", truncate(REST, 100)),
+    ("header-malformed", "truncated-adapter", truncate(ADAPTER, 2)),
+    ("header-malformed", "huge-header", header_length(1 << 62)),
+    ("header-malformed", "header-cut", header_length(20)),
+    ("shard-missing", "shard", remove(REST)),
+    ("index-tensor-absent", "norm", drop(TEXT, "model.language_model.norm.weight")),
+    ("index-tensor-unnamed", "extra", put(REST, "model.vision_tower.extra", zeros(4))),
+    ("index-total-size", "total", set_key(INDEX, "metadata.total_size", 1)),
+    ("tensor-missing", "o_proj", without(f"{LAYER}.self_attn.o_proj.weight", TEXT)),
+    ("tensor-unexpected", "v_proj", replaced(f"{FULL[17:]}.v_proj.weight", zeros(64, 128), TEXT)),
+    ("tensor-shape", "norm", replaced("model.language_model.norm.weight", zeros(127), TEXT)),
+    (
+        "tensor-dtype",
+        "norm",
+        replaced("model.language_model.norm.weight", float32(np.ones(128, np.float32)), TEXT),
+    ),
+    ("lm-head-stored", "lm_head", replaced("lm_head.weight", zeros(2, 128), REST)),
+    ("lm-head-untied", "outer", set_key(CONFIG, "tie_word_embeddings", False)),
+    ("lm-head-untied", "inner", set_key(CONFIG, "text_config.tie_word_embeddings", False)),
+    ("experts-missing", "down", without(f"{LAYER}.experts.down_proj", REST)),
+    ("experts-missing", "shape", replaced(f"{LAYER}.experts.down_proj", zeros(8, 128, 63), REST)),
+    ("adapter-peft-type", "ia3", set_key(ADAPTER_CONFIG, "peft_type", "IA3")),
+    ("adapter-rank", "large", set_key(ADAPTER_CONFIG, "r", 64)),
+    ("adapter-rank", "text", set_key(ADAPTER_CONFIG, "r", "32")),
+    ("adapter-alpha", "double", set_key(ADAPTER_CONFIG, "lora_alpha", 64)),
+    ("adapter-rslora", "on", set_key(ADAPTER_CONFIG, "use_rslora", True)),
+    ("adapter-bias", "all", set_key(ADAPTER_CONFIG, "bias", "all")),
+    ("adapter-dora", "on", set_key(ADAPTER_CONFIG, "use_dora", True)),
+    ("adapter-modules-to-save", "head", set_key(ADAPTER_CONFIG, "modules_to_save", ["lm_head"])),
+    ("adapter-pattern", "rank", set_key(ADAPTER_CONFIG, "rank_pattern", {"q_proj": 8})),
+    ("adapter-pattern", "alpha", set_key(ADAPTER_CONFIG, "alpha_pattern", {"q_proj": 8})),
+    ("adapter-target-modules", "text", set_key(ADAPTER_CONFIG, "target_modules", "all-linear")),
+    (
+        "adapter-target-modules",
+        "unlisted",
+        edit_json(ADAPTER_CONFIG, lambda c: c["target_modules"].remove("q_proj")),
+    ),
+    (
+        "adapter-target-modules",
+        "unused",
+        edit_json(ADAPTER_CONFIG, lambda c: c["target_modules"].append("fc1")),
+    ),
+    (
+        "adapter-without-head",
+        "unlisted",
+        edit_json(ADAPTER_CONFIG, lambda c: c["target_modules"].remove("lm_head")),
+    ),
+    (
+        "adapter-without-head",
+        "no-tensors",
+        drop(ADAPTER, f"{LM_HEAD}.lora_A.weight", f"{LM_HEAD}.lora_B.weight"),
+    ),
+    (
+        "adapter-targets-experts",
+        "listed",
+        edit_json(ADAPTER_CONFIG, lambda c: c["target_modules"].append("experts")),
+    ),
+    (
+        "adapter-targets-experts",
+        "tensor",
+        put(ADAPTER, f"base_model.model.{LAYER}.experts.0.gate_proj.lora_A.weight", bf16(np.ones((32, 128)))),
+    ),
+    (
+        "adapter-key-unmapped",
+        "path",
+        rename(
+            ADAPTER,
+            {f"{Q_PROJ}.lora_{s}.weight": f"{Q_PROJ.replace('.1.', '.9.')}.lora_{s}.weight" for s in "AB"},
+        ),
+    ),
+    (
+        "adapter-key-unmapped",
+        "no-prefix",
+        rename(ADAPTER, {f"{Q_PROJ}.lora_{s}.weight": f"{Q_PROJ[17:]}.lora_{s}.weight" for s in "AB"}),
+    ),
+    ("adapter-pair-incomplete", "b", drop(ADAPTER, f"{Q_PROJ}.lora_B.weight")),
+    ("adapter-shape", "a", put(ADAPTER, f"{Q_PROJ}.lora_A.weight", bf16(np.ones((8, 128))))),
+    (
+        "adapter-value-copy",
+        "absent",
+        drop(ADAPTER, f"{FULL}.v_proj.lora_A.weight", f"{FULL}.v_proj.lora_B.weight"),
+    ),
+    ("adapter-value-copy", "differs", edit_tensors(ADAPTER, break_value_copy)),
+    ("adapter-not-finite", "nan", set_value(ADAPTER, f"{Q_PROJ}.lora_A.weight", (0, 0), BF16_NAN)),
+    ("adapter-not-finite", "head", set_value(ADAPTER, f"{LM_HEAD}.lora_A.weight", (0, 0), BF16_NAN)),
+    (
+        "adapter-dtype",
+        "bytes",
+        put(
+            ADAPTER, f"{Q_PROJ}.lora_A.weight", StoredTensor(dtype="U8", values=np.ones((32, 128), np.uint8))
+        ),
+    ),
+    ("adapter-zero", "b", put(ADAPTER, f"{Q_PROJ}.lora_B.weight", zeros(256, 32))),
+    ("head-malformed", "bias", edit_json(DECISION_HEAD, lambda c: c["bias"].pop())),
+    ("head-malformed", "version", set_key(DECISION_HEAD, "slots.template_version", "bare-v2")),
+    ("head-malformed", "range", set_key(DECISION_HEAD, "slots.ranges.score", [2, 9])),
+    ("head-tensors", "absent", drop("head.safetensors", "proj.bias")),
+    ("head-tensors", "nan", set_value("head.safetensors", "proj.weight", (0, 0), float("nan"))),
+    ("head-bias-disagrees", "bias", edit_json(DECISION_HEAD, swap_bias)),
+    ("head-row-foreign", "row", edit_tensors(ADAPTER, foreign_head_row)),
+    ("head-delta-disagrees", "scaled", scale(ADAPTER, f"{LM_HEAD}.lora_A.weight", 0.5)),
+    ("head-delta-disagrees", "other-head", scale("head.safetensors", "proj.weight", 2.0)),
+    ("judge-config-disagrees", "softcap", set_key("judge_config.json", "softcap", 50.0)),
+    ("judge-config-disagrees", "hidden", set_key("judge_config.json", "hidden_size", 2816)),
+    ("judge-config-disagrees", "ids", swap_verbalizers("judge_config.json")),
+    ("architecture", "causal", set_key(CONFIG, "architectures", ["Gemma4ForCausalLM"])),
+    ("tokenizer-vocabulary", "large", set_key("tokenizer.json", "model.vocab.extra", 262_144)),
+    ("head-verbalizer", "renamed", set_key("tokenizer.json", "model.vocab.A", 7)),
+    ("calibration", "zero", set_key("calibration.json", "per_kind.noul", 0)),
+    ("calibration", "absent", drop_key("calibration.json", "per_kind.score")),
+    ("calibration", "text", set_key("calibration.json", "per_kind.choice", "1.0")),
+    ("chat-template-empty", "empty", replace_bytes("chat_template.jinja", b"\n")),
+]
+
+NVFP4_FAULTS: list[tuple[str, str, Edit]] = [
+    (
+        "quant-algo",
+        "method",
+        set_key(CONFIG, "quantization_config.quant_method", "compressed-tensors"),
+    ),
+    ("quant-config-disagrees", "algo", set_key(QUANT, "quantization.quant_algo", "FP8")),
+    ("quant-config-disagrees", "list", set_key(QUANT, "quantization.exclude_modules", ["lm_head"])),
+    ("quant-group-size", "legacy", set_key(QUANT, "quantization.group_size", 32)),
+    (
+        "quant-group-size",
+        "group",
+        set_key(CONFIG, "quantization_config.config_groups.group_0.weights.group_size", 32),
+    ),
+    ("quant-exclude-key", "key", edit_json(CONFIG, rename_key_to_exclude)),
+    ("quant-kv-cache", "fp8", set_key(QUANT, "quantization.kv_cache_quant_algo", "FP8")),
+    ("quant-not-excluded", "attention", without_exclusions("layers.2.self_attn")),
+    ("quant-not-excluded", "lm_head", without_exclusions("lm_head")),
+    ("quant-not-excluded", "vision", without_exclusions("embed_vision")),
+    ("quant-experts-excluded", "substring", with_exclusion("model.language_model.layers.1")),
+    ("quant-experts-excluded", "glob", with_exclusion("*.moe.expert?")),
+    (
+        "quantized-outside-experts",
+        "router",
+        replaced(f"{LAYER}.router.proj.weight_scale", zeros(8, 8), REST),
+    ),
+    ("quant-undeclared", "both", both(drop_key(CONFIG, "quantization_config"), remove(QUANT))),
+    ("expert-tensor-missing", "input_scale", without(f"{GATE}.input_scale", REST)),
+    ("expert-tensor-unexpected", "number", replaced(f"{LAYER}.experts.8.gate_proj.weight", zeros(2), REST)),
+    ("expert-tensor-form", "unpacked", replaced(f"{GATE}.weight", zeros(64, 128), REST)),
+    ("input-scale", "zero", set_value(REST, f"{GATE}.input_scale", (), 0.0)),
+    ("input-scale", "inf", set_value(REST, f"{GATE}.input_scale", (), float("inf"))),
+    ("weight-scale-2", "nan", set_value(REST, f"{UP}.weight_scale_2", (), float("nan"))),
+    ("gate-up-scale", "differ", scale(REST, f"{UP}.weight_scale_2", 2.0)),
+    ("group-scale-nan", "nan", set_value(REST, f"{UP}.weight_scale", (1, 2), 0x7F)),
+]
+
+# Faults that cannot stand alone: config.json cannot have a larger vocabulary, another cap or another
+# algorithm without contradicting the other files too.
+COMPOUND_FAULTS: list[tuple[str, str, Edit]] = [
+    ("vocab-size", "large", set_key(CONFIG, "text_config.vocab_size", 262_208)),
+    ("softcap", "none", set_key(CONFIG, "text_config.final_logit_softcapping", None)),
+    ("quant-algo", "mxfp4", set_key(CONFIG, "quantization_config.quant_algo", "MXFP4")),
+]
+
+
+@pytest.fixture(autouse=True)
+def _parse_linked_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact_files, "_read_json", _read_json_of_target)
+
+
+def _read_json_of_target(path: Path) -> object:
+    return _read_json_cached(path.resolve()) if path.is_symlink() else READ_JSON(path)
+
+
+READ_JSON = artifact_files._read_json
+_read_json_cached = lru_cache(maxsize=None)(READ_JSON)
+
+
+def found(model: Path, out: Path, edit: Edit) -> list[str]:
+    copy = linked_copy(model, out / "copy")
+    edit(copy)
+    return sorted({issue.code for issue in verify(copy, deep=True).issues})
+
+
+def cases(faults: list[tuple[str, str, Edit]]) -> list[object]:
+    return [pytest.param(code, edit, id=f"{code}:{name}") for code, name, edit in faults]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_whole_models_have_no_issue(demo_model: Path, demo_model_nvfp4: Path, deep: bool) -> None:
+    for model in (demo_model, demo_model_nvfp4):
+        assert verify(model, deep=deep).issues == ()
+
+
+@pytest.mark.parametrize(("code", "edit"), cases(BF16_FAULTS))
+def test_single_fault_of_a_bf16_model(code: str, edit: Edit, demo_model: Path, tmp_path: Path) -> None:
+    assert found(demo_model, tmp_path, edit) == [code]
+
+
+@pytest.mark.parametrize(("code", "edit"), cases(NVFP4_FAULTS))
+def test_single_fault_of_an_nvfp4_model(
+    code: str, edit: Edit, demo_model_nvfp4: Path, tmp_path: Path
+) -> None:
+    assert found(demo_model_nvfp4, tmp_path, edit) == [code]
+
+
+@pytest.mark.parametrize(("code", "edit"), cases(COMPOUND_FAULTS))
+def test_fault_that_others_see_too(code: str, edit: Edit, demo_model_nvfp4: Path, tmp_path: Path) -> None:
+    assert code in found(demo_model_nvfp4, tmp_path, edit)
+
+
+def test_every_rule_has_a_fault_that_only_it_finds() -> None:
+    tried = {code for code, _, _ in (*BF16_FAULTS, *NVFP4_FAULTS, *COMPOUND_FAULTS)}
+    assert tried == set(rule_codes())
+
+
+def test_all_faults_are_collected(demo_model: Path, tmp_path: Path) -> None:
+    edits = both(remove("generation_config.json"), set_key("calibration.json", "per_kind.noul", -1))
+    edits = both(edits, set_key(ADAPTER_CONFIG, "use_dora", True))
+    assert found(demo_model, tmp_path, edits) == ["adapter-dora", "calibration", "file-missing"]

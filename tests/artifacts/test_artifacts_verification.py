@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from model_edits import linked_copy, remove, set_key
+from rich.console import Console
+
+from decideploy.artifacts import print_verification, resolve_model, to_json, verify
+from decideploy.artifacts.verification import RULES
+from decideploy.errors import ConfigError, VerificationError
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "verify_artifacts.py"
+
+SCHEMA = {
+    "type": "object",
+    "required": ["schema_version", "model", "ok", "rules_run", "issues", "facts"],
+    "properties": {
+        "schema_version": {"const": 1},
+        "ok": {"type": "boolean"},
+        "issues": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["code", "what", "where", "key", "consequence", "next_step", "severity"],
+                "additionalProperties": {"type": "string"},
+            },
+        },
+    },
+    "additionalProperties": True,
+}
+
+
+def test_facts_are_those_of_the_files(demo_model: Path, demo_model_nvfp4: Path) -> None:
+    plain, packed = verify(demo_model).known_facts(), verify(demo_model_nvfp4).known_facts()
+    assert (plain.quant_algo, packed.quant_algo) == (None, "NVFP4")
+    assert plain.layer_types.count("full_attention") == 1
+    assert plain.weight_bytes["embedding"] == 262_144 * plain.hidden_size * 2
+    weights = 3 * plain.hidden_size * plain.moe_intermediate_size * plain.num_experts * plain.num_layers
+    assert plain.weight_bytes["experts"] == 2 * weights
+    scalars = 2 * 4 * 3 * plain.num_experts * plain.num_layers
+    assert packed.weight_bytes["experts"] == weights // 2 + weights // 16 + scalars
+    shards = sum(file.stat().st_size for file in demo_model.glob("model-*.safetensors"))
+    assert 0 < shards - sum(plain.weight_bytes.values()) < 100_000
+
+
+def test_adapter_facts_name_what_the_engine_must_be_told(demo_model: Path) -> None:
+    adapter = verify(demo_model).known_facts().adapter
+    assert adapter is not None
+    projections = ("down_proj", "gate_proj", "k_proj", "lm_head", "o_proj", "q_proj", "up_proj", "v_proj")
+    assert adapter.lora_target_modules == projections
+    assert adapter.rank == 32
+
+
+def test_codes_are_unique_and_rules_tell_what_to_do() -> None:
+    codes = [rule.code for rule in RULES]
+    assert len(codes) == len(set(codes))
+    assert all(rule.consequence and rule.next_step and rule.check.__doc__ for rule in RULES)
+
+
+def test_errors_are_raised_together(demo_model: Path, tmp_path: Path) -> None:
+    model = linked_copy(demo_model, tmp_path / "model")
+    remove("generation_config.json")(model)
+    set_key("calibration.json", "per_kind.noul", 0)(model)
+    with pytest.raises(VerificationError) as caught:
+        verify(model).raise_for_issues()
+    assert {issue.code for issue in caught.value.issues} == {"file-missing", "calibration"}
+    assert "next:" in str(caught.value)
+
+
+def test_warnings_do_not_stop_a_launch(demo_model_nvfp4: Path, tmp_path: Path) -> None:
+    model = linked_copy(demo_model_nvfp4, tmp_path / "model")
+    set_key("hf_quant_config.json", "quantization.kv_cache_quant_algo", "FP8")(model)
+    verification = verify(model)
+    verification.raise_for_issues()
+    assert [issue.severity for issue in verification.issues] == ["warning"]
+
+
+def test_empty_folder_has_every_file_missing_and_no_facts(tmp_path: Path) -> None:
+    verification = verify(tmp_path)
+    assert {issue.code for issue in verification.issues} == {"file-missing"}
+    assert verification.facts is None
+    with pytest.raises(VerificationError):
+        verification.known_facts()
+
+
+def test_no_folder_is_a_wrong_argument(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a folder"):
+        verify(tmp_path / "none")
+
+
+def test_report_for_people_and_for_programs(demo_model: Path, tmp_path: Path) -> None:
+    model = linked_copy(demo_model, tmp_path / "model")
+    set_key("adapter_vllm/adapter_config.json", "use_dora", True)(model)
+    verification = verify(model)
+    document = json.loads(json.dumps(to_json(verification)))
+    jsonschema.validate(document, SCHEMA)
+    assert document["ok"] is False
+    assert document["issues"][0]["code"] == "adapter-dora"
+    console = Console(file=io.StringIO(), width=120)
+    print_verification(verification, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[adapter-dora]" in printed
+    assert "1 errors" in printed
+
+
+@pytest.mark.parametrize(("broken", "status"), [(False, 0), (True, 5)])
+def test_script_needs_no_install(demo_model: Path, tmp_path: Path, broken: bool, status: int) -> None:
+    model = linked_copy(demo_model, tmp_path / "model")
+    if broken:
+        remove("calibration.json")(model)
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('torch', 'vllm', 'transformers', 'peft')))"
+    run = (
+        f"{blocked}; import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", run, str(SCRIPT), str(model), "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == status, result.stderr
+    assert json.loads(result.stdout)["ok"] is not broken
+
+
+def test_local_folder_is_its_own_resolution(tmp_path: Path) -> None:
+    assert resolve_model(str(tmp_path), revision=None) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("model", "revision", "message"),
+    [("owner/name", None, "40"), ("owner/name", "main", "40"), ("no such/folder/here", "0" * 40, "neither")],
+)
+def test_unpinned_or_unknown_models_are_refused(model: str, revision: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_model(model, revision=revision)
