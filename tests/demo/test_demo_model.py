@@ -10,6 +10,7 @@ from decisions import bare_prompt, random_decisions
 from tokenizers import Tokenizer
 
 from decideploy.artifacts.safetensors_file import read_header
+from decideploy.decide import DecideRequest, render
 from decideploy.demo import modelopt, write_demo_model
 from decideploy.demo.random_weights import bell, flat
 from decideploy.demo.tokenizer import CONTROL_TOKENS, VERBALIZERS
@@ -102,3 +103,11 @@ def test_fp8_scales_round_trip() -> None:
 def test_generation_defaults_hold_the_served_models_trap(demo_model: Path) -> None:
     defaults = json.loads((demo_model / "generation_config.json").read_text())
     assert (defaults["top_k"], defaults["top_p"]) == (64, 0.95)
+
+
+def test_the_tests_own_prompt_is_the_products() -> None:
+    for decision in random_decisions(60, seed=4):
+        options = list(decision.options) if decision.kind == "choice" else None
+        fields = {"kind": decision.kind, "state": decision.state, "question": decision.question}
+        request = DecideRequest.model_validate(fields | ({"options": options} if options else {}))
+        assert render(request) == bare_prompt(decision)

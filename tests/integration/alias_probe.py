@@ -13,6 +13,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -43,9 +44,9 @@ class Decoder(nn.Module):
 
 class AliasedModel(nn.Module):
     supports_lora = True
-    embedding_modules: dict = {}
-    packed_modules_mapping: dict = {}
-    lora_skip_prefixes: list = []
+    embedding_modules: ClassVar[dict] = {}
+    packed_modules_mapping: ClassVar[dict] = {}
+    lora_skip_prefixes: ClassVar[list] = []
     is_3d_moe_weight = False
     is_non_gated_moe = False
 

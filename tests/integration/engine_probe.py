@@ -1,7 +1,7 @@
 """Run in a process of its own, against whichever vLLM is first on the path.
 
-Starts the real engine in this process, reads one prompt with the adapter and then without it, and prints a JSON
-object: the log-probabilities by token id, or the error that ended it. The engine's log goes around it.
+Starts the real engine in this process, reads one prompt with the adapter and then without it, and prints a
+JSON object: the log-probabilities by token id, or the error that ended it. The engine's log goes around it.
 ``--stock-base`` starts the engine without any LoRA and reads the base model alone.
 """
 
