@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 NOUNS = [
@@ -116,9 +115,8 @@ def _sentence(rng: random.Random) -> str:
     return f"{subject} {event}, {rng.randint(2, 99)} times."
 
 
-def _options(rng: random.Random, count: int) -> Iterator[str]:
-    for _ in range(count):
-        yield f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
+def _options(rng: random.Random, count: int) -> list[str]:
+    return rng.sample([f"{adjective} {noun}" for adjective in ADJECTIVES for noun in NOUNS], count)
 
 
 def bare_prompt(decision: Decision) -> str:
