@@ -1,8 +1,8 @@
 """Run in a process of its own, against whichever vLLM is first on the path.
 
-Starts the real engine in this process, reads one prompt with the adapter and then without it, and prints a
-JSON object: the log-probabilities by token id, or the error that ended it. The engine's log goes around it.
-``--stock-base`` starts the engine without any LoRA and reads the base model alone.
+Starts the real engine in this process, reads prompts with the adapter and then without it, and prints a
+JSON object: for each prompt the log-probabilities by token id, or the error that ended it. The engine's log
+goes around it. ``--stock-base`` starts the engine without any LoRA and reads the base model alone.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def start(options: argparse.Namespace) -> LLM:
     return LLM(
         options.model,
         language_model_only=True,
-        max_model_len=128,
+        max_model_len=512,
         max_num_seqs=2,
         logprobs_mode="processed_logprobs",
         max_logprobs=len(options.allow),
@@ -35,7 +35,7 @@ def start(options: argparse.Namespace) -> LLM:
     )
 
 
-def read(llm: LLM, options: argparse.Namespace, lora: LoRARequest | None) -> dict[int, float]:
+def read(llm: LLM, options: argparse.Namespace, lora: LoRARequest | None) -> list[dict[int, float]]:
     params = SamplingParams(
         max_tokens=1,
         temperature=1.0,
@@ -43,12 +43,16 @@ def read(llm: LLM, options: argparse.Namespace, lora: LoRARequest | None) -> dic
         logprobs=len(options.allow),
         detokenize=False,
     )
-    prompt = TokensPrompt(prompt_token_ids=options.prompt)
-    (answer,) = llm.generate([prompt], params, lora_request=lora, use_tqdm=False)
-    return {token: value.logprob for token, value in answer.outputs[0].logprobs[0].items()}
+    # One by one: what a batch changes is not what is looked at here.
+    answers = [
+        llm.generate([TokensPrompt(prompt_token_ids=ids)], params, lora_request=lora, use_tqdm=False)[0]
+        for ids in options.prompts
+    ]
+    first = [answer.outputs[0].logprobs[0] for answer in answers]
+    return [{token: value.logprob for token, value in row.items()} for row in first]
 
 
-def observe(options: argparse.Namespace) -> dict[str, dict[int, float]]:
+def observe(options: argparse.Namespace) -> dict[str, list[dict[int, float]]]:
     llm = start(options)
     if options.stock_base:
         return {"base": read(llm, options, None)}
@@ -62,7 +66,7 @@ def main() -> None:
     parser.add_argument("--adapter")
     parser.add_argument("--stock-base", action="store_true")
     parser.add_argument("--target-modules", nargs="*")
-    parser.add_argument("--prompt", nargs="+", type=int, required=True)
+    parser.add_argument("--prompts", type=json.loads, required=True, help="a JSON list of lists of token ids")
     parser.add_argument("--allow", nargs="+", type=int, required=True)
     options = parser.parse_args()
     try:

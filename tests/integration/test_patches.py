@@ -1,23 +1,18 @@
 """Each patch is needed, and does what it says: the real vLLM without it and with it."""
 
-import json
-import os
 import subprocess
-import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from probes import ATTENTION_AND_HEAD, read_with, run_probe
 
 from decideploy.build import apply_to_tree, read_series
-from decideploy.decide import DecisionHead
 from decideploy.pins import Artifact, cache_folder, data_root, fetch, load_recipe
 
 pytestmark = pytest.mark.integration
 
-HERE = Path(__file__).parent
-ATTENTION_AND_HEAD = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]
-PROMPT = [2, 10, 20, 30]
 BOTH_NAMES = ["layers.0.proj", "self_decoder.decoder_layers.0.proj"]
 
 # The newest release that registers an alias as a second module; 0.22.0 is the first that does not.
@@ -71,38 +66,6 @@ def aliasing_release(tmp_path_factory):
     return unpack_python(wheel, tmp_path_factory.mktemp("aliasing"))
 
 
-def run_probe(name: str, *arguments: str, vllm: Path | None = None) -> tuple[dict, str]:
-    """Run a probe of this folder in a new process; returns what it found and the engine's log."""
-    environment = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_PLUGINS": "",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(vllm) if vllm else "",
-    }
-    done = subprocess.run(
-        [sys.executable, str(HERE / name), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    log = done.stdout + done.stderr
-    answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    assert answers, log[-4000:]
-    return json.loads(answers[-1]), log
-
-
-def read_with(model: Path, *more: str, vllm: Path | None = None, target_modules=ATTENTION_AND_HEAD):
-    head = DecisionHead.read(model / "adapter_vllm" / "decision_head.json")
-    arguments = [str(model), "--adapter", str(model / "adapter_vllm")]
-    arguments += ["--prompt", *map(str, PROMPT), "--allow", *map(str, head.verbalizer_ids)]
-    arguments += ["--target-modules", *target_modules]
-    return run_probe("engine_probe.py", *arguments, *more, vllm=vllm)
-
-
 @pytest.fixture(scope="session")
 def patched_read(demo_model):
     return read_with(demo_model)
@@ -111,7 +74,7 @@ def patched_read(demo_model):
 def test_patched_engine_reads_every_slot(patched_read):
     found, log = patched_read
     assert "error" not in found, log[-4000:]
-    assert len(found["adapted"]) == 24
+    assert [len(row) for row in found["adapted"]] == [24]
     assert found["adapted"] != found["base"]
 
 
@@ -198,7 +161,8 @@ def base_alone(demo_model):
 def test_adapter_leaks_into_the_base_model_without_0004(demo_model, without, base_alone):
     found, log = read_with(demo_model, vllm=without("0004"))
     assert "error" not in found, log[-4000:]
-    assert max(abs(found["base"][token] - base_alone[token]) for token in base_alone) > 0.1
+    (moved,), (still,) = found["base"], base_alone
+    assert max(abs(moved[token] - still[token]) for token in still) > 0.1
 
 
 def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone):
@@ -206,8 +170,6 @@ def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone):
 
 
 def test_series_applies_to_the_source_release(tmp_path):
-    import tarfile
-
     recipe = load_recipe("cuda")
     source = fetch(recipe.upstream.artifact(recipe.upstream.sdist), cache_folder())
     with tarfile.open(source) as archive:
