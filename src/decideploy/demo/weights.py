@@ -44,7 +44,7 @@ POST_EXPERTS_NORM = 0.75
 ROUTER_STD = 4.0
 
 ADAPTER_STD = 0.5
-HEAD_STD = {"noul": 0.24, "score": 0.22, "choice": 0.24}
+HEAD_STD = {"noul": 0.27, "score": 0.24, "choice": 0.26}
 HEAD_BIAS_STD = 0.25
 # For each slot the stream, of 64 tried, whose row sees least of what all prompts share: no slot always wins.
 HEAD_STREAMS = (35, 60, 9, 44, 39, 60, 35, 2, 27, 28, 15, 11, 40, 19, 54, 17, 49, 0, 11, 7, 37, 62, 49, 18)
