@@ -27,6 +27,8 @@ def start(options: argparse.Namespace) -> LLM:
     return LLM(
         options.model,
         language_model_only=True,
+        # With LoRA the CPU engine runs eager whatever is asked; so that both readings are of one kind:
+        enforce_eager=True,
         max_model_len=512,
         max_num_seqs=2,
         logprobs_mode="processed_logprobs",
