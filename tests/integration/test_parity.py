@@ -6,7 +6,6 @@ import httpx
 import numpy as np
 import pytest
 from decisions import bare_prompt, random_decisions
-from probes import read_with
 
 from decideploy.decide import DecideRequest, PromptEncoder, render
 
@@ -15,8 +14,6 @@ pytestmark = pytest.mark.integration
 COUNT = 300
 CONCURRENCY = 64
 MEAN_BOUND, LARGEST_BOUND, MARGIN = 0.015, 0.08, 0.05
-# Within one cache block of the CPU engine, so that each prompt is computed whole on both sides.
-BASE_PROMPTS = 12
 
 
 def body(decision):
@@ -100,26 +97,3 @@ def test_answers_are_informative(alone, figure):
     figure(f"leading probability: lower quartile {lower:.3f}, upper quartile {upper:.3f}")
     assert lower < 0.6
     assert upper > 0.85
-
-
-def test_base_model_is_untouched_by_the_adapter(server, prompts, alone, figure):
-    """``alone`` is asked for first, so that the adapter is active while the base model is read."""
-    from decideploy.serve.selftest import Client
-
-    some = [prompt for prompt in prompts if len(prompt) < 128][:BASE_PROMPTS]
-    assert len(some) == BASE_PROMPTS
-    stock, _ = read_with(server.model, "--stock-base", prompts=some)
-    client = Client(server.url)
-    slots = [int(token) for token in stock["base"][0]]
-    served = [client.slot_logprobs(client.base_model(), list(prompt), slots) for prompt in some]
-    client.close()
-    differences = [
-        abs(row[str(slot)] - mine[slot])
-        for row, mine in zip(stock["base"], served, strict=True)
-        for slot in slots
-    ]
-    figure(
-        f"base model with the adapter loaded vs without LoRA: {len(some)} prompts x {len(slots)} slots, "
-        f"largest log-probability difference {max(differences):.6f}"
-    )
-    assert max(differences) == 0

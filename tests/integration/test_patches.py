@@ -6,13 +6,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from decisions import bare_prompt, random_decisions
 from probes import ATTENTION_AND_HEAD, read_with, run_probe
 
 from decideploy.build import apply_to_tree, read_series
+from decideploy.decide import PromptEncoder
 from decideploy.pins import Artifact, cache_folder, data_root, fetch, load_recipe
 
 pytestmark = pytest.mark.integration
 
+PROMPTS = 12
 BOTH_NAMES = ["layers.0.proj", "self_decoder.decoder_layers.0.proj"]
 
 # The newest release that registers an alias as a second module; 0.22.0 is the first that does not.
@@ -67,14 +70,20 @@ def aliasing_release(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def patched_read(demo_model):
-    return read_with(demo_model)
+def prompts(demo_model):
+    encoder = PromptEncoder.from_model(demo_model)
+    return [encoder.encode(bare_prompt(decision)) for decision in random_decisions(PROMPTS, seed=4)]
+
+
+@pytest.fixture(scope="session")
+def patched_read(demo_model, prompts):
+    return read_with(demo_model, prompts=prompts)
 
 
 def test_patched_engine_reads_every_slot(patched_read):
     found, log = patched_read
     assert "error" not in found, log[-4000:]
-    assert [len(row) for row in found["adapted"]] == [24]
+    assert [len(row) for row in found["adapted"]] == [24] * PROMPTS
     assert found["adapted"] != found["base"]
 
 
@@ -153,20 +162,33 @@ def test_expert_targeting_rule(targets, layer, expected):
 
 
 @pytest.fixture(scope="session")
-def base_alone(demo_model):
-    found, _ = read_with(demo_model, "--stock-base")
+def base_alone(demo_model, prompts):
+    found, _ = read_with(demo_model, "--stock-base", prompts=prompts)
     return found["base"]
 
 
-def test_adapter_leaks_into_the_base_model_without_0004(demo_model, without, base_alone):
-    found, log = read_with(demo_model, vllm=without("0004"))
+def largest_difference(some, others):
+    pairs = zip(some, others, strict=True)
+    return max(abs(one[slot] - other[slot]) for one, other in pairs for slot in one)
+
+
+def test_adapter_leaks_into_the_base_model_without_0004(demo_model, without, base_alone, prompts, figure):
+    found, log = read_with(demo_model, vllm=without("0004"), prompts=prompts)
     assert "error" not in found, log[-4000:]
-    (moved,), (still,) = found["base"], base_alone
-    assert max(abs(moved[token] - still[token]) for token in still) > 0.1
+    leak = largest_difference(found["base"], base_alone)
+    figure(f"base model beside an active adapter, without patch 0004: off by up to {leak:.2f} nats")
+    assert leak > 1
 
 
-def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone):
-    assert patched_read[0]["base"] == base_alone
+def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone, figure):
+    found, _ = patched_read
+    moved = largest_difference(found["base"], base_alone)
+    adapted = largest_difference(found["adapted"], base_alone)
+    figure(
+        f"base model beside an active adapter vs an engine without LoRA: {PROMPTS} prompts x 24 slots, "
+        f"largest difference {moved} nats (the adapter itself: {adapted:.2f})"
+    )
+    assert found["base"] == base_alone
 
 
 def test_series_applies_to_the_source_release(tmp_path):

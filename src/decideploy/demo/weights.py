@@ -36,15 +36,15 @@ LAST_TOKEN_SCALE = 0.25
 
 QUERY_NORM = 1.0
 KEY_NORM = {"sliding_attention": 0.25, "full_attention": 0.25}
-POST_ATTENTION_NORM = {"sliding_attention": 0.5, "full_attention": 1.5}
-POST_FEEDFORWARD_NORM = 0.3125
+POST_ATTENTION_NORM = {"sliding_attention": 0.5, "full_attention": 2.0}
+POST_FEEDFORWARD_NORM = 0.1
 POST_DENSE_NORM = 0.75
-POST_EXPERTS_NORM = 0.75
+POST_EXPERTS_NORM = 0.5
 # Wide apart, so that the second expert's weight is small where noise may swap it with the third.
 ROUTER_STD = 4.0
 
 ADAPTER_STD = 0.5
-HEAD_STD = {"noul": 0.27, "score": 0.24, "choice": 0.26}
+HEAD_STD = {"noul": 0.32, "score": 0.29, "choice": 0.31}
 HEAD_BIAS_STD = 0.25
 # For each slot the stream, of 64 tried, whose row sees least of what all prompts share: no slot always wins.
 HEAD_STREAMS = (35, 60, 9, 44, 39, 60, 35, 2, 27, 28, 15, 11, 40, 19, 54, 17, 49, 0, 11, 7, 37, 62, 49, 18)
