@@ -1,0 +1,1 @@
+"""Roads to production: what puts the served model onto other people's machines."""
