@@ -1,0 +1,23 @@
+# The `decideploy` command, run from source: every verb but `serve`, which needs the patched vLLM beside it.
+{ pkgs, project }:
+
+let
+  python = pkgs.python313.withPackages (packages: [
+    packages.filelock
+    packages.httpx
+    packages.huggingface-hub
+    packages.numpy
+    packages.nvidia-ml-py
+    packages.packaging
+    packages.psutil
+    packages.pydantic
+    packages.pypi-simple
+    packages.rich
+    packages.safetensors
+    packages.tokenizers
+  ]);
+in
+pkgs.writeShellScriptBin "decideploy" ''
+  export PATH=${pkgs.git}/bin:$PATH PYTHONPATH=${project.source}/src PYTHONDONTWRITEBYTECODE=1
+  exec ${python}/bin/python3 -m decideploy "$@"
+''
