@@ -146,6 +146,7 @@ class Decideploy:
             except BaseException:
                 self.served.stop()
                 raise
+            print("restored and proven again", flush=True)
 
     @modal.exit()
     def stop(self) -> None:

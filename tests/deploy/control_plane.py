@@ -37,6 +37,10 @@ class ControlPlane:
         """The requests of one RPC."""
         return [request for name, request in self.requests if name == rpc]
 
+    def forget(self, *rpcs: str) -> None:
+        """Drop the requests of these RPCs."""
+        self.requests[:] = [entry for entry in self.requests if entry[0] not in rpcs]
+
     def one(self, rpc: str) -> Any:
         """The only request of one RPC."""
         (request,) = self.sent(rpc)

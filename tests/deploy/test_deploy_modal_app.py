@@ -238,15 +238,3 @@ def test_an_unreachable_control_plane_is_found_in_seconds(refusals: dict[str, Re
     # The client alone takes 57 s.
     assert refusals["unreachable"].seconds < 25
     assert refusals["unreachable"].plane.requests == []
-
-
-def test_bad_settings_end_the_deployment_before_anything_is_sent(
-    checkout: Checkout, plane: ControlPlane
-) -> None:
-    checkout.configure(gpus=["nonsense"], routing_region="moon")
-    result = checkout.deploy(plane)
-    assert result.returncode == 1
-    output = result.stdout + result.stderr
-    assert "nonsense" in output
-    assert "moon" in output
-    assert plane.requests == []

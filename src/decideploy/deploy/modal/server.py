@@ -108,7 +108,8 @@ class ServedModel:
 
     def _watch(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        self._read_until_ready(process.stdout)
+        with process.stdout as lines:
+            self._read_until_ready(lines)
         process.wait()
         self._ended.set()
         served = self._document != {}
