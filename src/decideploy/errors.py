@@ -87,6 +87,7 @@ class IntegrityError(Error):
         self.source = source
 
     def diagnostics(self) -> Sequence[Diagnostic]:
+        """The fault with what was expected, what was found and whence it came."""
         parts = [self.what]
         if self.expected or self.actual:
             parts.append(f"expected {self.expected or 'nothing'}, found {self.actual or 'nothing'}")
@@ -112,6 +113,7 @@ class VerificationError(Error):
         self.issues = tuple(issues)
 
     def diagnostics(self) -> Sequence[Diagnostic]:
+        """Every fault of the files."""
         return self.issues or super().diagnostics()
 
 

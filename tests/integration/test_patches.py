@@ -153,6 +153,7 @@ def test_moe_kernel_is_restricted_when_experts_are_targeted(demo_model):
         (["model.layers.0.moe.experts"], "model.layers.1.moe.experts", False),
     ],
 )
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised while vLLM is imported
 def test_expert_targeting_rule(targets, layer, expected):
     from vllm.config import LoRAConfig
     from vllm.model_executor.layers.fused_moe.layer import _lora_targets_experts
