@@ -13,14 +13,14 @@ Edit = Callable[[Path], None]
 
 
 def linked_copy(model: Path, out: Path) -> Path:
-    """The same folder with a symbolic link for each file; an edit replaces the link, never the original."""
+    """The same folder with a hard link for each file; an edit replaces the link, never the original."""
     for source in sorted(model.rglob("*")):
         target = out / source.relative_to(model)
         if source.is_dir():
             target.mkdir(parents=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(source)
+            target.hardlink_to(source)
     return out
 
 

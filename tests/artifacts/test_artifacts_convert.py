@@ -70,7 +70,7 @@ def test_keys_of_full_layers_serve_values_too(demo_model: Path) -> None:
 
 def test_conversion_of_a_custom_folder_verifies(demo_model: Path, tmp_path: Path) -> None:
     result = convert_adapter(demo_model, tmp_path / "out")
-    assert result.rank == 32
+    assert json.loads(json.dumps(result.to_dict()))["rank"] == result.rank == 32
     assert [name.rpartition(".")[2] for name in result.value_copies] == ["v_proj"]
     assert verify(demo_model, adapter=tmp_path / "out").issues == ()
 

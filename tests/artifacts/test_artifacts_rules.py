@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,8 @@ from model_edits import (
 )
 
 from decideploy.artifacts import files as artifact_files
-from decideploy.artifacts import verify
+from decideploy.artifacts import head as artifact_head
+from decideploy.artifacts import lock_folder, verify
 from decideploy.artifacts.safetensors_file import StoredTensor, bf16, float32
 from decideploy.artifacts.verification import rule_codes
 
@@ -41,6 +41,7 @@ FULL = "base_model.model.model.language_model.layers.5.self_attn"
 Q_PROJ = f"base_model.model.{LAYER}.self_attn.q_proj"
 LM_HEAD = "base_model.model.lm_head"
 GATE, UP = f"{LAYER}.experts.3.gate_proj", f"{LAYER}.experts.3.up_proj"
+VISION = "model.embed_vision.embedding_projection.weight"
 BF16_NAN = 0x7FC0
 
 
@@ -122,6 +123,51 @@ def swap_verbalizers(*names: str) -> Edit:
         ids[2], ids[3] = ids[3], ids[2]
 
     return both(*(edit_json(name, change) for name in names))
+
+
+def add(name: str, content: bytes) -> Edit:
+    def edit(model: Path) -> None:
+        (model / name).write_bytes(content)
+
+    return edit
+
+
+def link_out(name: str) -> Edit:
+    def edit(model: Path) -> None:
+        outside = model.parent / "outside"
+        if (model / name).is_file():
+            (model / name).rename(outside)
+        else:
+            outside.write_bytes(b"")
+        (model / name).symlink_to(outside)
+
+    return edit
+
+
+def set_shard(shard: object) -> Edit:
+    def change(index: dict[str, dict[str, object]]) -> None:
+        index["weight_map"]["model.language_model.norm.weight"] = shard
+
+    return edit_json(INDEX, change)
+
+
+def as_half(tensors: dict[str, StoredTensor], name: str) -> None:
+    tensors[name] = StoredTensor(dtype="F16", values=tensors[name].values)
+
+
+def stored_lm_head(name: str) -> Edit:
+    def edit(model: Path) -> None:
+        table = read_tensors(model / TEXT)["model.language_model.embed_tokens.weight"]
+        replaced(name, table, REST)(model)
+
+    return edit
+
+
+def without_control_token(token: str) -> Edit:
+    def change(document: dict[str, list[dict[str, object]]]) -> None:
+        document["added_tokens"] = [one for one in document["added_tokens"] if one["content"] != token]
+
+    return edit_json("tokenizer.json", change)
 
 
 def header_length(length: int) -> Edit:
@@ -258,6 +304,54 @@ BF16_FAULTS: list[tuple[str, str, Edit]] = [
     ("calibration", "absent", drop_key("calibration.json", "per_kind.score")),
     ("calibration", "text", set_key("calibration.json", "per_kind.choice", "1.0")),
     ("chat-template-empty", "empty", replace_bytes("chat_template.jinja", b"\n")),
+    ("calibration", "gold", set_key("calibration_gold.json", "per_kind.noul", -1)),
+    ("calibration", "endless", set_key("calibration.json", "per_kind.noul", 10**400)),
+    ("json-malformed", "deep", replace_bytes("generation_config.json", b'{"a":' * 90_000)),
+    ("json-malformed", "gold", replace_bytes("calibration_gold.json", b"null")),
+    ("pickle-file", "adapter", add("adapter_vllm/adapter_model.bin", b"\x80\x04")),
+    ("pickle-file", "root", add("pytorch_model.PT", b"")),
+    ("symlink-escape", "shard", link_out(REST)),
+    ("symlink-escape", "extra", link_out("README.md")),
+    ("remote-code", "config", set_key(CONFIG, "auto_map", {"AutoConfig": "code.Config"})),
+    ("index-malformed", "parent", set_shard("../" + TEXT)),
+    ("index-malformed", "absolute", set_shard("/etc/hostname")),
+    ("index-malformed", "number", set_shard(3)),
+    ("index-malformed", "empty", set_key(INDEX, "weight_map", {})),
+    ("shard-unindexed", "old", add("model-00003-of-00003.safetensors", b"")),
+    ("tensor-duplicate", "norm", put(REST, "model.language_model.norm.weight", zeros(128))),
+    (
+        "tensor-dtype",
+        "vision",
+        edit_tensors(
+            REST, lambda tensors: as_half(tensors, "model.embed_vision.embedding_projection.weight")
+        ),
+    ),
+    ("lm-head-stored", "twice", both(*(stored_lm_head(f"{p}lm_head.weight") for p in ("", "model.")))),
+    ("adapter-option-ignored", "transposed", set_key(ADAPTER_CONFIG, "fan_in_fan_out", True)),
+    ("adapter-option-ignored", "layers", set_key(ADAPTER_CONFIG, "layers_to_transform", [0, 1])),
+    ("adapter-base-changed", "pissa", set_key(ADAPTER_CONFIG, "init_lora_weights", "pissa_niter_4")),
+    ("judge-config-disagrees", "prefix", set_key("judge_config.json", "readout.prefix_token", "<eos>")),
+    (
+        "head-verbalizer-split",
+        "spaced",
+        set_key("tokenizer.json", "normalizer", {"type": "Prepend", "prepend": "x"}),
+    ),
+    ("special-token", "config", set_key(CONFIG, "text_config.bos_token_id", 3)),
+    ("special-token", "generation", set_key("generation_config.json", "pad_token_id", None)),
+    ("special-token", "name", set_key("tokenizer_config.json", "pad_token", "<none>")),
+    ("turn-end", "absent", set_key("generation_config.json", "eos_token_id", 1)),
+    ("thought-channel", "channel", without_control_token("<|channel>")),
+    ("thought-channel", "think", without_control_token("<|think|>")),
+    ("image-token", "id", set_key(CONFIG, "image_token_id", 258_881)),
+    ("image-token", "end", set_key("tokenizer_config.json", "eoi_token", "<audio|>")),
+    ("processor", "patch", set_key("processor_config.json", "image_processor.patch_size", 14)),
+    ("processor", "tokens", set_key("processor_config.json", "image_seq_length", 256)),
+    ("chat-template-tokens", "other", replace_bytes("chat_template.jinja", b"{{ messages }}")),
+    (
+        "chat-template-disagrees",
+        "inline",
+        set_key("tokenizer_config.json", "chat_template", "{{ messages }}"),
+    ),
 ]
 
 NVFP4_FAULTS: list[tuple[str, str, Edit]] = [
@@ -275,6 +369,17 @@ NVFP4_FAULTS: list[tuple[str, str, Edit]] = [
         set_key(CONFIG, "quantization_config.config_groups.group_0.weights.group_size", 32),
     ),
     ("quant-exclude-key", "key", edit_json(CONFIG, rename_key_to_exclude)),
+    ("quant-config-malformed", "list", set_key(CONFIG, "quantization_config.ignore", "lm_head")),
+    ("quant-config-malformed", "groups", set_key(CONFIG, "quantization_config.config_groups", [1])),
+    ("quant-config-malformed", "section", drop_key(QUANT, "quantization")),
+    ("quant-pattern-unmatched", "typo", with_exclusion("model.language_model.layers.2.self_atn*")),
+    ("quant-kv-cache", "config", set_key(CONFIG, "quantization_config.kv_cache_quant_algo", "FP8")),
+    (
+        "tensor-duplicate",
+        "spelling",
+        replaced(f"{GATE.replace('.experts.', '.moe.experts.')}.weight", zeros(2), TEXT),
+    ),
+    ("quant-not-excluded", "vision-tower", without_exclusions("vision_tower")),
     ("quant-kv-cache", "fp8", set_key(QUANT, "quantization.kv_cache_quant_algo", "FP8")),
     ("quant-not-excluded", "attention", without_exclusions("layers.2.self_attn")),
     ("quant-not-excluded", "lm_head", without_exclusions("lm_head")),
@@ -306,17 +411,51 @@ COMPOUND_FAULTS: list[tuple[str, str, Edit]] = [
 ]
 
 
+def flip_bit(tensors: dict[str, StoredTensor]) -> None:
+    tensors[min(tensors)].values.flat[0] ^= 1
+
+
+# Faults that only a comparison with the manifest of the whole model finds.
+MANIFEST_FAULTS: list[tuple[str, str, Edit]] = [
+    ("manifest-extra", "new", add("notes.txt", b"new")),
+    ("manifest-missing", "unread", remove("preprocessor_config.json")),
+    ("manifest-mismatched", "size", replace_bytes("preprocessor_config.json", b"{}")),
+    ("manifest-mismatched", "byte", edit_tensors(REST, flip_bit)),
+]
+
+
 @pytest.fixture(autouse=True)
 def _parse_linked_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact_files, "_read_json", _read_json_of_target)
+    monkeypatch.setattr(artifact_head, "_load_tokenizer", lambda path, *version: _tokenizer(version[0], path))
 
 
 def _read_json_of_target(path: Path) -> object:
-    return _read_json_cached(path.resolve()) if path.is_symlink() else READ_JSON(path)
+    linked = path.is_file() and path.stat().st_nlink > 1
+    return _read_json_cached(path.stat().st_ino, path) if linked else READ_JSON(path)
 
 
 READ_JSON = artifact_files._read_json
-_read_json_cached = lru_cache(maxsize=None)(READ_JSON)
+CACHE: dict[int, object] = {}
+
+
+def _read_json_cached(inode: int, path: Path) -> object:
+    # An original outlives its links, so its number stays its own.
+    if inode not in CACHE:
+        CACHE[inode] = READ_JSON(path)
+    return CACHE[inode]
+
+
+READ_TOKENIZER = artifact_head._load_tokenizer.__wrapped__
+TOKENIZERS: dict[int, object] = {}
+
+
+def _tokenizer(inode: int, path: Path) -> object:
+    if path.stat().st_nlink == 1:
+        return READ_TOKENIZER(path)
+    if inode not in TOKENIZERS:
+        TOKENIZERS[inode] = READ_TOKENIZER(path)
+    return TOKENIZERS[inode]
 
 
 def found(model: Path, out: Path, edit: Edit) -> list[str]:
@@ -347,13 +486,47 @@ def test_single_fault_of_an_nvfp4_model(
     assert found(demo_model_nvfp4, tmp_path, edit) == [code]
 
 
+def test_one_copy_of_a_tied_lm_head_is_no_fault(demo_model: Path, tmp_path: Path) -> None:
+    assert found(demo_model, tmp_path, stored_lm_head("lm_head.weight")) == []
+
+
+def test_other_exporters_expert_names_are_no_fault(demo_model_nvfp4: Path, tmp_path: Path) -> None:
+    def spelled(names: dict[str, object]) -> None:
+        for name in list(names):
+            names[name.replace(".experts.", ".moe.experts.")] = names.pop(name)
+
+    edit = both(edit_tensors(REST, spelled), edit_json(INDEX, lambda index: spelled(index["weight_map"])))
+    assert found(demo_model_nvfp4, tmp_path, edit) == []
+
+
+def test_links_of_a_hub_snapshot_are_no_fault(demo_model: Path, tmp_path: Path) -> None:
+    snapshot = linked_copy(demo_model, tmp_path / "snapshots" / ("0" * 40))
+    (tmp_path / "blobs").mkdir()
+    for name in (REST, "config.json"):
+        (snapshot / name).rename(tmp_path / "blobs" / name)
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    assert verify(snapshot).issues == ()
+
+
+def test_there_are_more_than_eighty_single_faults() -> None:
+    assert len(BF16_FAULTS) + len(NVFP4_FAULTS) >= 80
+
+
+@pytest.mark.parametrize(("code", "edit"), cases(MANIFEST_FAULTS))
+def test_single_fault_against_a_manifest(code: str, edit: Edit, demo_model: Path, tmp_path: Path) -> None:
+    copy = linked_copy(demo_model, tmp_path / "copy")
+    manifest = lock_folder(demo_model)
+    edit(copy)
+    assert [issue.code for issue in verify(copy, deep=True, manifest=manifest).issues] == [code]
+
+
 @pytest.mark.parametrize(("code", "edit"), cases(COMPOUND_FAULTS))
 def test_fault_that_others_see_too(code: str, edit: Edit, demo_model_nvfp4: Path, tmp_path: Path) -> None:
     assert code in found(demo_model_nvfp4, tmp_path, edit)
 
 
 def test_every_rule_has_a_fault_that_only_it_finds() -> None:
-    tried = {code for code, _, _ in (*BF16_FAULTS, *NVFP4_FAULTS, *COMPOUND_FAULTS)}
+    tried = {code for code, _, _ in (*BF16_FAULTS, *NVFP4_FAULTS, *COMPOUND_FAULTS, *MANIFEST_FAULTS)}
     assert tried == set(rule_codes())
 
 

@@ -18,23 +18,7 @@ from decideploy.errors import ConfigError, VerificationError
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "verify_artifacts.py"
 
-SCHEMA = {
-    "type": "object",
-    "required": ["schema_version", "model", "ok", "rules_run", "issues", "facts"],
-    "properties": {
-        "schema_version": {"const": 1},
-        "ok": {"type": "boolean"},
-        "issues": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["code", "what", "where", "key", "consequence", "next_step", "severity"],
-                "additionalProperties": {"type": "string"},
-            },
-        },
-    },
-    "additionalProperties": True,
-}
+SCHEMA = json.loads((ROOT / "docs" / "schemas" / "verification.schema.json").read_text())
 
 
 def test_facts_are_those_of_the_files(demo_model: Path, demo_model_nvfp4: Path) -> None:
@@ -108,6 +92,7 @@ def test_report_for_people_and_for_programs(demo_model: Path, tmp_path: Path) ->
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[adapter-dora]" in printed
     assert "1 errors" in printed
+    assert "next: train plain LoRA" in printed
 
 
 @pytest.mark.parametrize(("broken", "status"), [(False, 0), (True, 5)])

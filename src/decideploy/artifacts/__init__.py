@@ -2,20 +2,45 @@
 
 from decideploy.artifacts.convert import ConvertResult, convert_adapter
 from decideploy.artifacts.facts import AdapterFacts, ModelFacts
+from decideploy.artifacts.hub import HubModel, lock_hub, split_hub_id, verify_hub
 from decideploy.artifacts.issue import Issue
-from decideploy.artifacts.report import print_verification, to_json
+from decideploy.artifacts.manifest import Manifest, lock_folder
+from decideploy.artifacts.named import lock_named, verify_named
+from decideploy.artifacts.report import (
+    FORMATS,
+    github_annotations,
+    print_verification,
+    to_json,
+    to_sarif,
+    write_report,
+)
 from decideploy.artifacts.resolve import resolve_model
+from decideploy.artifacts.signing import sign_manifest, verify_signature
 from decideploy.artifacts.verification import Verification, verify
 
 __all__ = [
+    "FORMATS",
     "AdapterFacts",
     "ConvertResult",
+    "HubModel",
     "Issue",
+    "Manifest",
     "ModelFacts",
     "Verification",
     "convert_adapter",
+    "github_annotations",
+    "lock_folder",
+    "lock_hub",
+    "lock_named",
     "print_verification",
     "resolve_model",
+    "sign_manifest",
+    "split_hub_id",
     "to_json",
+    "to_sarif",
     "verify",
+    "verify_hub",
+    "verify_named",
+    "verify_signature",
+    "write_report",
 ]

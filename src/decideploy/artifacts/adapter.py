@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import TypeGuard
 
 import numpy as np
 
@@ -135,11 +136,55 @@ def adapter_pattern(files: ModelFiles) -> Iterator[Finding]:
             yield _config_finding(files, f"{key} is {files.adapter_config[key]}", key)
 
 
+# Options of PEFT's LoraConfig that change what the weights mean and that the engine never reads.
+_IGNORED_OPTIONS: Mapping[str, tuple[object, ...]] = {
+    "fan_in_fan_out": (None, False),
+    "lora_bias": (None, False),
+    "use_qalora": (None, False),
+    "layers_to_transform": (None, []),
+    "target_parameters": (None, []),
+    "trainable_token_indices": (None, [], {}),
+    "alora_invocation_tokens": (None, []),
+}
+# Initialisations that leave the adapter right only beside a base model that was changed too.
+_BASE_CHANGING = ("pissa", "olora", "loftq", "corda")
+
+
+@RULES.rule(
+    "adapter-option-ignored",
+    consequence="the engine never reads it: the delta is applied in another way than in training",
+    next_step="merge or retrain to plain LoRA pairs without this option",
+)
+def adapter_option_ignored(files: ModelFiles) -> Iterator[Finding]:
+    """No option of the configuration changes the meaning of the pairs."""
+    for key, neutral in _IGNORED_OPTIONS.items():
+        value = files.adapter_config.get(key)
+        if value not in neutral:
+            yield _config_finding(files, f"{key} is {value!r}"[:200], key)
+
+
+@RULES.rule(
+    "adapter-base-changed",
+    consequence="the delta was trained beside a changed base model and is added to the unchanged one",
+    next_step="convert it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=…)",
+)
+def adapter_base_changed(files: ModelFiles) -> Iterator[Finding]:
+    """The initialisation left the base model as it is."""
+    told = files.adapter_config.get("init_lora_weights")
+    if isinstance(told, str) and told.lower().startswith(_BASE_CHANGING):
+        yield _config_finding(files, f"init_lora_weights is {told!r}"[:200], "init_lora_weights")
+
+
 def _target_modules(files: ModelFiles) -> list[str]:
     listed = files.adapter_config.get("target_modules")
-    if not isinstance(listed, list):
+    if not is_list_of_names(listed):
         raise UnavailableError("target_modules")
     return listed
+
+
+def is_list_of_names(listed: object) -> TypeGuard[list[str]]:
+    """Whether a value of a JSON file is a list of strings."""
+    return isinstance(listed, list) and all(isinstance(name, str) for name in listed)
 
 
 @RULES.rule(
@@ -149,10 +194,10 @@ def _target_modules(files: ModelFiles) -> list[str]:
 )
 def adapter_target_modules(files: ModelFiles) -> Iterator[Finding]:
     """``target_modules`` is a list that covers exactly the modules that have tensors."""
-    listed = files.adapter_config.get("target_modules")
-    if not isinstance(listed, list):
-        yield _config_finding(files, "target_modules is not a list", "target_modules")
+    if not is_list_of_names(files.adapter_config.get("target_modules")):
+        yield _config_finding(files, "target_modules is not a list of names", "target_modules")
         return
+    listed = _target_modules(files)
     stored = {module.rpartition(".")[2] for module in pairs(files) if module in lora_targets(files)}
     experts = {suffix for suffix in listed if "experts" in suffix}
     for suffix in sorted(set(listed) - stored - experts - {"lm_head"}):

@@ -56,6 +56,15 @@ class ConvertResult:
     num_tensors: int
     value_copies: tuple[str, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            "path": str(self.path),
+            "rank": self.rank,
+            "num_tensors": self.num_tensors,
+            "value_copies": list(self.value_copies),
+        }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:

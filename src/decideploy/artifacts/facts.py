@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from decideploy.artifacts import files as names
-from decideploy.artifacts.adapter import lora_targets, pairs
+from decideploy.artifacts.adapter import is_list_of_names, lora_targets, pairs
 from decideploy.artifacts.files import ModelFiles, UnavailableError
 from decideploy.artifacts.head import decision_head
 from decideploy.artifacts.shape import COMPONENTS, component
@@ -109,7 +109,7 @@ def weight_bytes(files: ModelFiles) -> Mapping[str, int]:
 def _adapter(files: ModelFiles) -> AdapterFacts:
     config = files.adapter_config
     rank, targets = config.get("r"), config.get("target_modules")
-    if type(rank) is not int or not isinstance(targets, list):
+    if type(rank) is not int or not is_list_of_names(targets):
         raise UnavailableError(str(files.adapter_config_path))
     modules = [module for module in pairs(files) if module in lora_targets(files)]
     return AdapterFacts(

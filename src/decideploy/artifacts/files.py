@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,14 @@ from decideploy.artifacts.convert import (
     DECISION_HEAD,
     VLLM_ADAPTER_DIR,
 )
-from decideploy.artifacts.safetensors_file import MalformedFileError, TensorInfo, read_header
+from decideploy.artifacts.manifest import Comparison, Manifest, compare
+from decideploy.artifacts.safetensors_file import (
+    MalformedFileError,
+    NotFetchedError,
+    TensorInfo,
+    UnavailableError,
+    read_header,
+)
 from decideploy.artifacts.shape import Shape, parse_shape
 
 CONFIG = "config.json"
@@ -26,28 +34,44 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 PROCESSOR_CONFIG = "processor_config.json"
+PREPROCESSOR_CONFIG = "preprocessor_config.json"
 CALIBRATION = "calibration.json"
+CALIBRATION_GOLD = "calibration_gold.json"
 JUDGE_CONFIG = "judge_config.json"
 HEAD = "head.safetensors"
 
+# The largest is the published tokenizer, 33 MB; more is not JSON that belongs to a model.
+MAX_JSON_BYTES = 100_000_000
+
 Document = Mapping[str, Any]
 
-
-class UnavailableError(Exception):
-    """A rule needs something that is missing or malformed.
-
-    The rule that owns that thing reports it; every other rule simply cannot look.
-    """
+__all__ = ["ModelFiles", "NotFetchedError", "UnavailableError"]
 
 
 class ModelFiles:
     """Files of one model; each is read at most once, or raises UnavailableError."""
 
-    def __init__(self, root: Path, adapter: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        adapter: Path | None = None,
+        *,
+        manifest: Manifest | None = None,
+        quiet: bool = True,
+    ) -> None:
         self.root = root
+        self._manifest = manifest
+        self._quiet = quiet
         self.adapter_root = adapter or root / VLLM_ADAPTER_DIR
         self._documents: dict[Path, Document | str] = {}
         self._headers: dict[Path, Mapping[str, TensorInfo] | str] = {}
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The folder against its manifest, every file hashed; UnavailableError without a manifest."""
+        if self._manifest is None:
+            raise UnavailableError("manifest")
+        return compare(self._manifest, self.root, quiet=self._quiet)
 
     def label(self, path: Path) -> str:
         """How findings name a file: relative to the model where it lies inside."""
@@ -74,6 +98,17 @@ class ModelFiles:
             self._documents[path] = _read_json(path)
         content = self._documents[path]
         return content if isinstance(content, str) else ""
+
+    def is_object(self, name: str | Path) -> bool:
+        """Whether the file is there and holds a JSON object."""
+        return (self.root / name).is_file() and not self.json_fault(self.root / name)
+
+    @cached_property
+    def listing(self) -> tuple[Path, ...]:
+        """Every file of the model and its adapter, hidden folders of download tools apart."""
+        roots = dict.fromkeys((self.root, self.adapter_root))
+        found = (path for root in roots for path in root.rglob("*") if path.is_symlink() or path.is_file())
+        return tuple(sorted({path for path in found if not _is_hidden(path, self.root)}))
 
     def json(self, name: str | Path) -> Document:
         """The JSON object in a file of the model (or at an absolute path)."""
@@ -125,7 +160,7 @@ class ModelFiles:
         if not (self.root / INDEX).is_file():
             return {}
         weight_map = self.json(INDEX).get("weight_map")
-        if not isinstance(weight_map, dict):
+        if not isinstance(weight_map, dict) or index_faults(weight_map):
             raise UnavailableError(INDEX)
         return weight_map
 
@@ -150,9 +185,40 @@ class ModelFiles:
         """The adapter's tensors."""
         return self.header(self.adapter_weights_path)
 
+    @cached_property
+    def expert_tensors(self) -> Mapping[str, TensorInfo]:
+        """Routed experts' tensors under one exporter's names (see ``canonical_expert``)."""
+        named = ((canonical_expert(name), tensor) for name, tensor in self.tensors.items())
+        return {name: tensor for name, tensor in named if ".experts." in name}
+
     def is_nvfp4(self) -> bool:
         """Whether the configuration that the engine reads first says NVFP4."""
         return quant_algo(self) == "NVFP4"
+
+
+def _is_hidden(path: Path, root: Path) -> bool:
+    inside = path.relative_to(root).parts if path.is_relative_to(root) else path.parts[-1:]
+    return any(part.startswith(".") for part in inside)
+
+
+def index_faults(weight_map: Any) -> list[str]:
+    """Tensors that an index sends to something that is no file name in the model's folder."""
+    if not isinstance(weight_map, dict) or not weight_map:
+        return ["weight_map"]
+    return [name for name, shard in weight_map.items() if not _is_file_name(shard)]
+
+
+def _is_file_name(shard: Any) -> bool:
+    # A name with a separator could leave the folder; surrogates and NUL are no file names at all.
+    return isinstance(shard, str) and bool(_FILE_NAME.match(shard)) and len(shard) < 256
+
+
+_FILE_NAME = re.compile(r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]*\Z")
+
+
+def canonical_expert(name: str) -> str:
+    """One name for both exporters' spelling of an expert; the engine maps one to the other, too."""
+    return name.replace(".moe.experts.", ".experts.")
 
 
 def quant_algo(files: ModelFiles) -> str | None:
@@ -163,7 +229,7 @@ def quant_algo(files: ModelFiles) -> str | None:
     if not isinstance(declared, dict):
         return None
     section = declared.get("quantization", declared)
-    return str(section.get("quant_algo", "")).upper() if isinstance(section, dict) else ""
+    return str(section.get("quant_algo", "")).upper()[:40] if isinstance(section, dict) else ""
 
 
 def packed_experts(files: ModelFiles) -> list[str]:
@@ -173,8 +239,11 @@ def packed_experts(files: ModelFiles) -> list[str]:
 
 def _read_json(path: Path) -> Document | str:
     try:
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_JSON_BYTES:
+            return f"has {size_bytes} bytes, too many for JSON"
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"is not readable JSON: {error}"
     return content if isinstance(content, dict) else "is not a JSON object"
 

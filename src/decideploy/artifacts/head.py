@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,10 +75,47 @@ def head_verbalizer(files: ModelFiles) -> Iterator[Finding]:
             )
 
 
+@RULES.rule(
+    "head-verbalizer-split",
+    consequence="the label is several tokens: the slot's token was never trained as its answer",
+    next_step="use tokenizer and decision head of one revision",
+    deep=True,
+)
+def head_verbalizer_split(files: ModelFiles) -> Iterator[Finding]:
+    """The tokenizer encodes each label as its verbalizer alone."""
+    vocabulary, head = _vocabulary(files), decision_head(files)
+    tokenizer = _tokenizer(files.root / names.TOKENIZER)
+    if tokenizer is None:
+        yield Finding(what="the tokenizers library refuses the file", where=names.TOKENIZER)
+        return
+    for label, token_id in zip(SLOT_LABELS, head.verbalizer_ids, strict=True):
+        ids = tokenizer.encode(label, add_special_tokens=False).ids
+        # Another single id is head-verbalizer's fault.
+        if vocabulary.get(label) == token_id and ids != [token_id]:
+            what = f"{label!r} is encoded as {ids}, not as {token_id} alone"
+            yield Finding(what=what, where=names.TOKENIZER, key="model")
+
+
+def _tokenizer(path: Path) -> Any:
+    state = path.stat()
+    return _load_tokenizer(path, state.st_ino, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=4)
+def _load_tokenizer(path: Path, *_version: int) -> Any:
+    from tokenizers import Tokenizer  # noqa: PLC0415
+
+    # The library raises bare exceptions for every fault of the file.
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception:
+        return None
+
+
 def _vocabulary(files: ModelFiles) -> dict[str, int]:
     model = files.json(names.TOKENIZER).get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocabulary, dict):
+    if not isinstance(vocabulary, dict) or not all(type(value) is int for value in vocabulary.values()):
         raise UnavailableError(names.TOKENIZER)
     return vocabulary
 
@@ -89,18 +128,32 @@ def _vocabulary(files: ModelFiles) -> dict[str, int]:
 def judge_config_disagrees(files: ModelFiles) -> Iterator[Finding]:
     """judge_config.json tells the same slots, verbalizers, width and cap as the files that are served."""
     judge, head = files.json(names.JUDGE_CONFIG), decision_head(files)
-    slots = judge.get("slots")
-    slots = slots if isinstance(slots, dict) else {}
+    slots = _section(judge, "slots")
     expected = {
         "verbalizer_ids": (judge.get("verbalizer_ids"), list(head.verbalizer_ids)),
         "slots.template_version": (slots.get("template_version"), head.slots.template_version),
         "slots.ranges": (slots.get("ranges"), {kind: list(span) for kind, span in KIND_RANGES.items()}),
         "hidden_size": (judge.get("hidden_size"), files.shape.hidden_size),
         "softcap": (judge.get("softcap"), files.text_config.get("final_logit_softcapping")),
+        "readout.prefix_token": (_section(judge, "readout").get("prefix_token"), _bos_token(files)),
     }
     for key, (told, served) in expected.items():
         if told != served:
-            yield Finding(what=f"{key} is {told}, served is {served}", where=names.JUDGE_CONFIG, key=key)
+            what = f"{key} is {told}, served is {served}"[:400]
+            yield Finding(what=what, where=names.JUDGE_CONFIG, key=key)
+
+
+def _section(document: names.Document, key: str) -> dict[str, Any]:
+    section = document.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _bos_token(files: ModelFiles) -> Any:
+    # Absent where the tokenizer's configuration is at fault, which is that rule's concern.
+    try:
+        return files.json(names.TOKENIZER_CONFIG).get("bos_token")
+    except UnavailableError:
+        return _section(files.json(names.JUDGE_CONFIG), "readout").get("prefix_token")
 
 
 def _head_tensor(files: ModelFiles, name: str, shape: tuple[int, ...]) -> TensorInfo:

@@ -32,19 +32,66 @@ def _declared(files: ModelFiles) -> dict[str, Any]:
 
 def _legacy(files: ModelFiles) -> dict[str, Any]:
     section = files.json(names.QUANT_CONFIG).get("quantization")
-    if not isinstance(section, dict):
+    if not isinstance(section, dict) or not _is_list_of_strings(section.get("exclude_modules")):
         raise UnavailableError(names.QUANT_CONFIG)
     return section
 
 
-def _patterns(files: ModelFiles) -> tuple[str, ...]:
-    """The exclusion list that the engine uses: ``ignore`` of config.json, else of hf_quant_config.json."""
+def _is_list_of_strings(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+
+
+def _listed(files: ModelFiles) -> tuple[str, str, list[str]]:
+    """The exclusion list that the engine uses, with its file and key."""
     if files.json(names.CONFIG).get("quantization_config") is None:
         listed = _legacy(files).get("exclude_modules")
-    else:
-        declared = _declared(files)
-        listed = declared.get("quantization", {}).get("exclude_modules", declared.get("ignore"))
-    return engine_patterns(listed if isinstance(listed, list) else [])
+        return names.QUANT_CONFIG, "quantization.exclude_modules", listed or []
+    declared = _declared(files)
+    nested = declared.get("quantization")
+    listed = nested.get("exclude_modules") if isinstance(nested, dict) else declared.get("ignore")
+    if not _is_list_of_strings(listed):
+        raise UnavailableError("quantization_config.ignore")
+    return names.CONFIG, "quantization_config.ignore", listed or []
+
+
+@RULES.rule(
+    "quant-config-malformed",
+    consequence="the engine fails while it reads the file, or takes the model for an unquantised one",
+    next_step=_ONE_EXPORT,
+)
+def quant_config_malformed(files: ModelFiles) -> Iterator[Finding]:
+    """Both files hold the objects and lists that ModelOpt writes."""
+    if files.is_object(names.CONFIG):
+        declared = files.json(names.CONFIG).get("quantization_config")
+        for key, valid in _forms(declared) if declared is not None else ():
+            if not valid:
+                yield Finding(what=f"{key} has another form", where=names.CONFIG, key=key)
+    if files.is_object(names.QUANT_CONFIG):
+        section = files.json(names.QUANT_CONFIG).get("quantization")
+        if not isinstance(section, dict):
+            yield Finding(what="quantization is missing", where=names.QUANT_CONFIG, key="quantization")
+        elif not _is_list_of_strings(section.get("exclude_modules")):
+            what, key = "exclude_modules is no list of names", "quantization.exclude_modules"
+            yield Finding(what=what, where=names.QUANT_CONFIG, key=key)
+
+
+def _forms(declared: Any) -> Iterator[tuple[str, bool]]:
+    yield "quantization_config", isinstance(declared, dict)
+    if isinstance(declared, dict):
+        nested = declared.get("quantization")
+        yield "quantization_config.quantization", nested is None or isinstance(nested, dict)
+        yield "quantization_config.ignore", _is_list_of_strings(declared.get("ignore"))
+        groups = declared.get("config_groups")
+        yield "quantization_config.config_groups", groups is None or _is_groups(groups)
+
+
+def _is_groups(groups: Any) -> bool:
+    schemes = list(groups.values()) if isinstance(groups, dict) else [None]
+    parts = ("weights", "input_activations")
+    return all(
+        isinstance(scheme, dict) and all(isinstance(scheme.get(part) or {}, dict) for part in parts)
+        for scheme in schemes
+    )
 
 
 @RULES.rule(
@@ -84,7 +131,9 @@ def quant_config_disagrees(files: ModelFiles) -> Iterator[Finding]:
             f"quant_algo is {declared.get('quant_algo')!r} in config.json, {legacy.get('quant_algo')!r} here"
         )
         yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.quant_algo")
-    if set(declared.get("ignore") or ()) != set(legacy.get("exclude_modules") or ()):
+    if _is_list_of_strings(declared.get("ignore")) and set(declared.get("ignore") or ()) != set(
+        legacy.get("exclude_modules") or ()
+    ):
         what = "exclude_modules differs from `ignore` of config.json"
         yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.exclude_modules")
 
@@ -100,6 +149,8 @@ def quant_group_size(files: ModelFiles) -> Iterator[Finding]:
         return
     declared = files.json(names.CONFIG).get("quantization_config") or {}
     groups = declared.get("config_groups") or {}
+    if not _is_groups(groups):
+        raise UnavailableError("config_groups")
     sizes = {"quantization_config.group_size": declared.get("group_size", 16)}
     for group, scheme in groups.items():
         for part in ("weights", "input_activations"):
@@ -134,24 +185,38 @@ def quant_exclude_key(files: ModelFiles) -> Iterator[Finding]:
 )
 def quant_kv_cache(files: ModelFiles) -> Iterator[Finding]:
     """No file asks for a quantised KV cache."""
-    declared = files.json(names.CONFIG).get("quantization_config") or {}
-    if declared.get("kv_cache_scheme"):
-        what = "kv_cache_scheme is set"
-        yield Finding(what=what, where=names.CONFIG, key="quantization_config.kv_cache_scheme")
+    declared = files.json(names.CONFIG).get("quantization_config")
+    for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+        if isinstance(declared, dict) and declared.get(key):
+            yield Finding(what=f"{key} is set", where=names.CONFIG, key=f"quantization_config.{key}")
     if (files.root / names.QUANT_CONFIG).is_file() and _legacy(files).get("kv_cache_quant_algo"):
         what = f"kv_cache_quant_algo is {_legacy(files)['kv_cache_quant_algo']}"
         yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.kv_cache_quant_algo")
 
 
-def _bf16_modules(shape: Shape) -> Iterator[str]:
+def _bf16_modules(files: ModelFiles) -> Iterator[str]:
     """Engine names of the modules that must stay bf16."""
-    for layer in range(shape.num_layers):
-        prefix = f"language_model.model.layers.{layer}"
-        yield from (f"{prefix}.self_attn.{name}" for name in ("qkv_proj", "o_proj"))
-        yield from (f"{prefix}.mlp.{name}" for name in ("gate_up_proj", "down_proj"))
-        if shape.enable_moe_block:
-            yield f"{prefix}.router.proj"
+    for layer in range(files.shape.num_layers):
+        yield from _layer_modules(layer)
+        if files.shape.enable_moe_block:
+            yield f"language_model.model.layers.{layer}.router.proj"
     yield from ("language_model.lm_head", "embed_vision.embedding_projection")
+    yield from _vision_linears(files)
+
+
+def _layer_modules(layer: int) -> Iterator[str]:
+    prefix = f"language_model.model.layers.{layer}"
+    yield from (f"{prefix}.self_attn.{name}" for name in ("qkv_proj", "o_proj"))
+    yield from (f"{prefix}.mlp.{name}" for name in ("gate_up_proj", "down_proj"))
+
+
+def _vision_linears(files: ModelFiles) -> list[str]:
+    matrices = (
+        name.removesuffix(".weight")
+        for name, tensor in files.tensors.items()
+        if name.startswith("model.vision_tower.") and name.endswith(".weight") and len(tensor.shape) == 2
+    )
+    return sorted({engine_name(name) for name in matrices})
 
 
 def _expert_layers(shape: Shape) -> Iterator[str]:
@@ -169,12 +234,11 @@ def quant_not_excluded(files: ModelFiles) -> Iterator[Finding]:
     if files.is_nvfp4() and "exclude_modules" not in (
         files.json(names.CONFIG).get("quantization_config") or {}
     ):
-        patterns = _patterns(files)
-        for module in _bf16_modules(files.shape):
+        where, key, listed = _listed(files)
+        patterns = engine_patterns(listed)
+        for module in _bf16_modules(files):
             if not is_excluded(module, patterns):
-                yield Finding(
-                    what=f"{module} is not excluded", where=names.CONFIG, key="quantization_config.ignore"
-                )
+                yield Finding(what=f"{module} is not excluded", where=where, key=key)
 
 
 @RULES.rule(
@@ -185,12 +249,43 @@ def quant_not_excluded(files: ModelFiles) -> Iterator[Finding]:
 def quant_experts_excluded(files: ModelFiles) -> Iterator[Finding]:
     """No exclusion hits a layer's routed experts."""
     if files.is_nvfp4():
-        patterns = _patterns(files)
+        where, key, listed = _listed(files)
+        broad = [pattern for pattern in listed if any(_hits(files, pattern))]
         for module in _expert_layers(files.shape):
-            if is_excluded(module, patterns):
-                yield Finding(
-                    what=f"{module} is excluded", where=names.CONFIG, key="quantization_config.ignore"
-                )
+            if is_excluded(module, engine_patterns(listed)):
+                by = ", ".join(repr(pattern) for pattern in broad[:3])
+                yield Finding(what=f"{module} is excluded by {by}", where=where, key=key)
+
+
+def _hits(files: ModelFiles, pattern: str) -> Iterator[bool]:
+    alone = engine_patterns([pattern])
+    yield from (is_excluded(module, alone) for module in _expert_layers(files.shape))
+
+
+@RULES.rule(
+    "quant-pattern-unmatched",
+    consequence="the engine ignores the pattern; the module that it was meant for may be read as NVFP4",
+    next_step="correct the pattern to the checkpoint's module names, or remove it from both files",
+    severity="warning",
+)
+def quant_pattern_unmatched(files: ModelFiles) -> Iterator[Finding]:
+    """Each exclusion hits some module of the model."""
+    if not files.is_nvfp4():
+        return
+    where, key, listed = _listed(files)
+    modules = _modules(files)
+    for pattern in listed:
+        alone = engine_patterns([pattern])
+        if not any(is_excluded(module, alone) for module in modules):
+            yield Finding(what=f"{pattern!r} matches no module"[:300], where=where, key=key)
+
+
+def _modules(files: ModelFiles) -> tuple[str, ...]:
+    """Engine names of every module that has tensors; an exclusion may also name an unfused part."""
+    stored = {name.rpartition(".")[0] for name in files.tensors if ".experts." not in name}
+    parts = (part for layer in range(files.shape.num_layers) for part in _layer_modules(layer))
+    named = {engine_name(module) for module in stored} | set(parts) | set(_expert_layers(files.shape))
+    return tuple(sorted(named | {"language_model.lm_head"}))
 
 
 @RULES.rule(
@@ -223,8 +318,9 @@ def quant_undeclared(files: ModelFiles) -> Iterator[Finding]:
 def expert_tensor_missing(files: ModelFiles) -> Iterator[Finding]:
     """Layers x experts x 3 projections x 4 tensors are all there, under the names that the engine maps."""
     if files.is_nvfp4():
+        promised = {names.canonical_expert(name) for name in files.weight_map}
         for name in nvfp4_expert_tensors(files.shape):
-            if name not in files.tensors and name not in files.weight_map:
+            if name not in files.expert_tensors and name not in promised:
                 yield Finding(what=f"the checkpoint has no {name}", where=names.INDEX, key=name)
 
 
@@ -236,8 +332,8 @@ def expert_tensor_missing(files: ModelFiles) -> Iterator[Finding]:
 def expert_tensor_unexpected(files: ModelFiles) -> Iterator[Finding]:
     """No expert tensor has a name or number that the architecture lacks."""
     expected = nvfp4_expert_tensors(files.shape) if files.is_nvfp4() else {}
-    for name, tensor in files.tensors.items() if files.is_nvfp4() else ():
-        if ".experts." in name and name not in expected:
+    for name, tensor in files.expert_tensors.items() if files.is_nvfp4() else ():
+        if name not in expected:
             yield Finding(what=f"{name} maps to no expert", where=tensor.path.name, key=name)
 
 
@@ -245,7 +341,7 @@ def expert_tensor_unexpected(files: ModelFiles) -> Iterator[Finding]:
 def expert_tensor_form(files: ModelFiles) -> Iterator[Finding]:
     """Expert tensors have ModelOpt's dtypes and packed shapes; a scalar may have shape [1]."""
     for name, (dtype, shape) in nvfp4_expert_tensors(files.shape).items() if files.is_nvfp4() else ():
-        tensor = files.tensors.get(name)
+        tensor = files.expert_tensors.get(name)
         shapes = (shape,) if shape else ((), (1,))
         if tensor and (tensor.dtype != dtype or tensor.shape not in shapes):
             what = f"{name} is {tensor.dtype} {list(tensor.shape)}, not {dtype} {list(shape)}"
@@ -255,7 +351,7 @@ def expert_tensor_form(files: ModelFiles) -> Iterator[Finding]:
 def _scalars(files: ModelFiles, part: str) -> Iterator[tuple[str, str, float]]:
     """``(expert, projection, value)`` of every well-formed scalar named ``part``."""
     for expert, projection, _ in expert_modules(files.shape) if files.is_nvfp4() else ():
-        tensor = files.tensors.get(f"{expert}.{projection}.{part}")
+        tensor = files.expert_tensors.get(f"{expert}.{projection}.{part}")
         if tensor and tensor.dtype == "F32" and tensor.size_bytes == 4:
             yield expert, projection, float(read_raw(tensor).reshape(()))
 
@@ -264,7 +360,7 @@ def _invalid(files: ModelFiles, part: str) -> Iterator[Finding]:
     for expert, projection, value in _scalars(files, part):
         if not (np.isfinite(value) and value > 0):
             name = f"{expert}.{projection}.{part}"
-            yield Finding(what=f"{name} is {value}", where=files.tensors[name].path.name, key=name)
+            yield Finding(what=f"{name} is {value}", where=files.expert_tensors[name].path.name, key=name)
 
 
 @RULES.rule(
@@ -297,9 +393,8 @@ def gate_up_scale(files: ModelFiles) -> Iterator[Finding]:
         gate, up = values.get("gate_proj"), values.get("up_proj")
         if gate and up and np.isfinite([gate, up]).all() and gate > 0 and up > 0 and gate != up:
             name = f"{expert}.up_proj.weight_scale_2"
-            yield Finding(
-                what=f"gate {gate} and up {up} differ", where=files.tensors[name].path.name, key=name
-            )
+            where = files.expert_tensors[name].path.name
+            yield Finding(what=f"gate {gate} and up {up} differ", where=where, key=name)
 
 
 @RULES.rule(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from decideploy.artifacts.hub import split_hub_id
 from decideploy.errors import ConfigError
-
-_HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
-_REVISION = re.compile(r"^[0-9a-f]{40}$")
 
 
 def resolve_model(model: str, *, revision: str | None) -> Path:
@@ -19,19 +16,7 @@ def resolve_model(model: str, *, revision: str | None) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if not _HUB_ID.match(model):
-        raise ConfigError(
-            f"{model} is neither a folder nor a hub id",
-            where="MODEL",
-            next_step="give the model's folder, or OWNER/NAME with --revision",
-        )
-    if revision is None or not _REVISION.match(revision):
-        raise ConfigError(
-            f"{model} needs a revision of 40 hexadecimal digits, given {revision!r}",
-            where="--revision",
-            next_step="copy the commit id from the model's page: branches and tags move",
-        )
-    return _snapshot(model, revision)
+    return _snapshot(*split_hub_id(model, revision))
 
 
 def _snapshot(model: str, revision: str) -> Path:

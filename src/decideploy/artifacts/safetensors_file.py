@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# The format's own limit; a larger length is garbage read as a number, and must not be allocated.
-MAX_HEADER_BYTES = 100_000_000
+# The 47,000 tensors of the published model take 6.5 MB in one file; the format allows 100 MB, which a hostile
+# file could use to cost seconds and hundreds of megabytes.
+MAX_HEADER_BYTES = 10_000_000
+# One entry is read at a time from a slice of this many characters: what does not end within it is no entry.
+_MAX_ENTRY_CHARS = 4096
+_MAX_METADATA_CHARS = 1_000_000
+_MAX_OFFSET = 1 << 62
+_MAX_DIMENSIONS = 8
 
 DTYPE_BYTES: Mapping[str, int] = {
     "BOOL": 1,
@@ -42,15 +49,22 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 
 _NUMPY_DTYPE: Mapping[str, str] = {
+    "BOOL": "u1",
     "U8": "u1",
+    "I8": "i1",
+    "F8_E8M0": "u1",
     "F8_E4M3": "u1",
     "F8_E5M2": "u1",
     "BF16": "<u2",
     "F16": "<f2",
     "F32": "<f4",
     "F64": "<f8",
+    "I16": "<i2",
+    "U16": "<u2",
     "I32": "<i4",
+    "U32": "<u4",
     "I64": "<i8",
+    "U64": "<u8",
 }
 
 
@@ -58,9 +72,23 @@ class MalformedFileError(Exception):
     """The bytes are not a safetensors file; the message says why."""
 
 
+class UnavailableError(Exception):
+    """A rule needs something that is missing or malformed.
+
+    The rule that owns that thing reports it; every other rule simply cannot look.
+    """
+
+
+class NotFetchedError(UnavailableError):
+    """A rule needs values of a remote file of which only the header was read."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorInfo:
-    """One tensor as its file's header tells it; ``begin`` and ``end`` are absolute file offsets."""
+    """One tensor as its file's header tells it; ``begin`` and ``end`` are absolute file offsets.
+
+    ``fetched`` is false where the header is known and the values were left on the hub.
+    """
 
     name: str
     path: Path
@@ -68,6 +96,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     begin: int
     end: int
+    fetched: bool = True
 
     @property
     def size_bytes(self) -> int:
@@ -96,21 +125,63 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _parse_entries(raw: bytes) -> dict[str, Any]:
+    """Entries by name, read one by one: a hostile header ends at its first strange entry."""
+    if len(raw) > _MAX_METADATA_CHARS and not raw.isascii():
+        raise MalformedFileError("header is not ASCII")
     try:
-        header = json.loads(raw, object_pairs_hook=_unique_keys)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        return dict(_entries(raw.decode("utf-8")))
+    except UnicodeDecodeError as error:
         raise MalformedFileError(f"header is not JSON: {error}") from error
-    if not isinstance(header, dict):
-        raise MalformedFileError("header is not a JSON object")
-    header.pop("__metadata__", None)
-    return header
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        raise MalformedFileError("header names a tensor twice")
-    return entries
+def _entries(text: str) -> Iterator[tuple[str, Any]]:
+    names: set[str] = set()
+    position = _expect(text, 0, "{")
+    while not text.startswith("}", position):
+        if names:
+            position = _expect(text, position, ",")
+        name, position = _value(text, position, _MAX_ENTRY_CHARS)
+        if not isinstance(name, str):
+            raise MalformedFileError(f"header is not JSON: a key is {name!r}"[:200])
+        if name in names:
+            raise MalformedFileError("header names a tensor twice")
+        names.add(name)
+        position = _expect(text, position, ":")
+        limit = _MAX_METADATA_CHARS if name == "__metadata__" else _MAX_ENTRY_CHARS
+        entry, position = _value(text, position, limit)
+        if name != "__metadata__":
+            yield name, entry
+    if text[position + 1 :].strip(_SPACE):
+        raise MalformedFileError("header is not JSON: something follows its end")
+
+
+_SPACE = " \t\r\n"
+_GAP = re.compile(f"[{_SPACE}]*")
+_DECODER = json.JSONDecoder()
+
+
+def _skip(text: str, position: int) -> int:
+    match = _GAP.match(text, position)
+    return match.end() if match else position
+
+
+def _expect(text: str, position: int, mark: str) -> int:
+    position = _skip(text, position)
+    if not text.startswith(mark, position):
+        if mark == "{":
+            raise MalformedFileError("header is not a JSON object")
+        raise MalformedFileError(f"header is not JSON: no {mark} at {position}")
+    return _skip(text, position + 1)
+
+
+def _value(text: str, position: int, limit: int) -> tuple[Any, int]:
+    part = text[position : position + limit]
+    try:
+        value, used = _DECODER.raw_decode(part)
+    except (ValueError, RecursionError) as error:
+        reason = f"no entry ends within {limit} characters" if len(part) == limit else str(error)
+        raise MalformedFileError(f"header is not JSON at {position}: {reason}") from error
+    return value, _skip(text, position + used)
 
 
 def _tensor(path: Path, name: str, entry: Any, data_begin: int) -> TensorInfo:
@@ -120,14 +191,16 @@ def _tensor(path: Path, name: str, entry: Any, data_begin: int) -> TensorInfo:
         sizes = (begin, end, *shape)
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedFileError(f"entry of {name!r} lacks dtype, shape or data_offsets") from error
-    if dtype not in DTYPE_BYTES:
-        raise MalformedFileError(f"{name!r} has unknown dtype {dtype!r}")
-    if not all(type(number) is int and number >= 0 for number in sizes):
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise MalformedFileError(f"{name!r} has unknown dtype {dtype!r}"[:200])
+    if not all(type(number) is int and 0 <= number < _MAX_OFFSET for number in sizes):
         raise MalformedFileError(f"{name!r} has a shape or offset that is not a natural number")
-    if end - begin != math.prod(shape) * DTYPE_BYTES[dtype]:
+    if len(shape) > _MAX_DIMENSIONS:
+        raise MalformedFileError(f"{name!r} has {len(shape)} dimensions")
+    takes = math.prod(shape) * DTYPE_BYTES[dtype]
+    if end - begin != takes:
         raise MalformedFileError(
-            f"{name!r} spans {end - begin} bytes, but {dtype} {list(shape)} takes "
-            f"{math.prod(shape) * DTYPE_BYTES[dtype]}"
+            f"{name!r} spans {end - begin} bytes, but {dtype} {list(shape)} takes {takes}"
         )
     return TensorInfo(
         name=name, path=path, dtype=dtype, shape=shape, begin=data_begin + begin, end=data_begin + end
@@ -157,6 +230,8 @@ def read_raw_rows(tensor: TensorInfo, start: int, stop: int) -> NDArray[Any]:
 
 
 def _read(tensor: TensorInfo, first: int, count: int) -> NDArray[Any]:
+    if not tensor.fetched:
+        raise NotFetchedError(tensor.name)
     dtype = np.dtype(_NUMPY_DTYPE[tensor.dtype])
     return np.fromfile(tensor.path, dtype=dtype, count=count, offset=tensor.begin + first * dtype.itemsize)
 

@@ -22,6 +22,7 @@ REQUIRED = (
     names.JUDGE_CONFIG,
     names.HEAD,
 )
+OPTIONAL = (names.INDEX, names.QUANT_CONFIG, names.CALIBRATION_GOLD, names.PREPROCESSOR_CONFIG)
 
 
 def _required(files: ModelFiles) -> tuple[Path, ...]:
@@ -50,10 +51,52 @@ def file_missing(files: ModelFiles) -> Iterator[Finding]:
 )
 def json_malformed(files: ModelFiles) -> Iterator[Finding]:
     """Every JSON file that is there holds an object."""
-    optional = (files.root / name for name in (names.INDEX, names.QUANT_CONFIG))
+    optional = (files.root / name for name in OPTIONAL)
     for path in (*_required(files), *optional):
         if path.suffix == ".json" and path.is_file() and files.json_fault(path):
             yield Finding(what=f"{path.name} {files.json_fault(path)}", where=files.label(path))
+
+
+# What `from_pretrained` and torch.load would unpickle, and so run.
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+
+
+@RULES.rule(
+    "pickle-file",
+    consequence="whoever loads it runs the code in it, and a loader may prefer it to the safetensors",
+    next_step="remove the file; weights belong into safetensors",
+)
+def pickle_file(files: ModelFiles) -> Iterator[Finding]:
+    """No file of the model is a pickle."""
+    for path in files.listing:
+        if path.suffix.lower() in PICKLES:
+            yield Finding(what=f"{path.name} may hold a pickle", where=files.label(path))
+
+
+@RULES.rule(
+    "symlink-escape",
+    consequence="the bytes that run are not the folder's: a manifest or a copy of the folder misses them",
+    next_step="copy the file into the folder; only links into the hub cache's own blobs/ are followed",
+)
+def symlink_escape(files: ModelFiles) -> Iterator[Finding]:
+    """Links stay inside the folder, or point to the blobs of a hub snapshot."""
+    root = files.root.resolve()
+    allowed = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
+    for path in files.listing:
+        if path.is_symlink() and not any(path.resolve().is_relative_to(base) for base in allowed):
+            yield Finding(what=f"{path.name} links out of the folder", where=files.label(path))
+
+
+@RULES.rule(
+    "remote-code",
+    consequence="the engine refuses, or with --trust-remote-code runs the checkpoint's own Python",
+    next_step="remove auto_map: the engine knows the architecture",
+)
+def remote_code(files: ModelFiles) -> Iterator[Finding]:
+    """No configuration asks for code from the checkpoint."""
+    for name in (names.CONFIG, names.TOKENIZER_CONFIG, names.PROCESSOR_CONFIG):
+        if files.is_object(name) and files.json(name).get("auto_map"):
+            yield Finding(what="auto_map is set", where=name, key="auto_map")
 
 
 @RULES.rule(

@@ -7,12 +7,23 @@ from collections.abc import Iterator
 from decideploy.artifacts import files as names
 from decideploy.artifacts.files import ModelFiles
 from decideploy.artifacts.issue import Finding, RuleSet
-from decideploy.artifacts.shape import EMBEDDING, TEXT_PREFIX, bf16_expert_tensors, dense_tensors
+from decideploy.artifacts.safetensors_file import TensorInfo, read_raw_rows
+from decideploy.artifacts.shape import (
+    EMBEDDING,
+    TEXT_PREFIX,
+    bf16_expert_tensors,
+    component,
+    dense_tensors,
+)
 
 RULES = RuleSet()
 
 _DOWNLOAD = "download the shard again at the pinned revision"
 _ONE_REVISION = "use config.json, index and shards of one revision"
+_OTHER_FLOATS = ("F16", "F32", "F64", "I8", "F8_E5M2", "F8_E8M0")
+_LM_HEADS = ("lm_head.weight", "model.lm_head.weight", "model.language_model.lm_head.weight")
+# Rows of a stored lm_head that are compared with the embedding's: a retrained one differs in most.
+_SAMPLED_ROWS = 64
 
 
 @RULES.rule(
@@ -25,6 +36,52 @@ def header_malformed(files: ModelFiles) -> Iterator[Finding]:
     for path in (*files.shards, files.adapter_weights_path, files.root / names.HEAD):
         if path.is_file() and files.header_fault(path):
             yield Finding(what=files.header_fault(path), where=files.label(path))
+
+
+@RULES.rule(
+    "index-malformed",
+    consequence="a loader follows the path out of the folder, or fails",
+    next_step=_ONE_REVISION,
+)
+def index_malformed(files: ModelFiles) -> Iterator[Finding]:
+    """The index sends every tensor to a plain file name."""
+    if not files.is_object(names.INDEX):
+        return
+    weight_map = files.json(names.INDEX).get("weight_map")
+    for name in names.index_faults(weight_map):
+        told = weight_map.get(name) if isinstance(weight_map, dict) else weight_map
+        what = f"{name[:100]} points to {told!r}, which is no file name of the folder"[:300]
+        yield Finding(what=what, where=names.INDEX, key=f"weight_map.{name}"[:200])
+
+
+@RULES.rule(
+    "shard-unindexed",
+    consequence="the engine skips the file; without an index it would load both and keep whichever came last",
+    next_step="remove the file or restore the index that names it",
+)
+def shard_unindexed(files: ModelFiles) -> Iterator[Finding]:
+    """Every safetensors file of the folder is a shard of the index, the decision head apart."""
+    known = {*(shard.name for shard in files.shards), names.HEAD}
+    for path in files.listing:
+        if path.parent == files.root and path.suffix == ".safetensors" and path.name not in known:
+            yield Finding(what=f"{path.name} is no shard of the checkpoint", where=files.label(path))
+
+
+@RULES.rule(
+    "tensor-duplicate",
+    consequence="the engine loads both, and which one stays depends on the order of files",
+    next_step=_ONE_REVISION,
+)
+def tensor_duplicate(files: ModelFiles) -> Iterator[Finding]:
+    """No two shards hold the same tensor, under either exporter's name."""
+    seen: dict[str, str] = {}
+    for shard in files.shards:
+        for name in files.header(shard):
+            canonical = names.canonical_expert(name)
+            if canonical in seen:
+                what = f"{name} is in {seen[canonical]} and in {shard.name}"
+                yield Finding(what=what, where=shard.name, key=name)
+            seen[canonical] = shard.name
 
 
 @RULES.rule(
@@ -64,6 +121,7 @@ def index_tensor_unnamed(files: ModelFiles) -> Iterator[Finding]:
     """The index names every tensor of its shards."""
     if files.weight_map:
         for name, tensor in files.tensors.items():
+            # A tensor that is there twice is named once: tensor-duplicate.
             if name not in files.weight_map:
                 yield Finding(what=f"the index does not name {name}", where=tensor.path.name, key=name)
 
@@ -78,7 +136,8 @@ def index_total_size(files: ModelFiles) -> Iterator[Finding]:
     """The index's total is the sum of the tensors."""
     if not files.weight_map:
         return
-    declared = files.json(names.INDEX).get("metadata", {}).get("total_size")
+    metadata = files.json(names.INDEX).get("metadata")
+    declared = metadata.get("total_size") if isinstance(metadata, dict) else None
     actual = sum(tensor.size_bytes for name, tensor in files.tensors.items() if name in files.weight_map)
     complete = all(name in files.tensors for name in files.weight_map)
     if declared is not None and complete and declared != actual:
@@ -136,23 +195,40 @@ def tensor_shape(files: ModelFiles) -> Iterator[Finding]:
     next_step="use the published bf16 tensors",
 )
 def tensor_dtype(files: ModelFiles) -> Iterator[Finding]:
-    """Everything but quantised experts is bf16."""
-    for name in dense_tensors(files.shape):
-        tensor = files.tensors.get(name)
-        if tensor and tensor.dtype not in ("BF16", "U8"):
+    """Everything but quantised experts is bf16, the vision tower included."""
+    dense = dense_tensors(files.shape)
+    for name, tensor in files.tensors.items():
+        # Bytes are packed weights or their scales: quantized-outside-experts.
+        vision = component(name) == "vision" and tensor.dtype in _OTHER_FLOATS
+        if vision or (name in dense and tensor.dtype not in ("BF16", "U8", "F8_E4M3")):
             yield Finding(what=f"{name} is {tensor.dtype}, not BF16", where=tensor.path.name, key=name)
 
 
 @RULES.rule(
     "lm-head-stored",
-    consequence="the engine ties lm_head to the embedding and drops the stored one",
+    consequence="the engine ties lm_head to the embedding and drops the stored one, whatever it holds",
     next_step="remove lm_head.weight, or use the checkpoint whose config.json unties it",
 )
 def lm_head_stored(files: ModelFiles) -> Iterator[Finding]:
-    """A tied lm_head is not stored a second time."""
-    for name in ("lm_head.weight", "model.lm_head.weight"):
-        if name in files.tensors:
-            yield Finding(what=f"{name} is stored", where=files.tensors[name].path.name, key=name)
+    """A tied lm_head is not stored, or once as a copy of the embedding."""
+    stored = [files.tensors[name] for name in _LM_HEADS if name in files.tensors]
+    for tensor in stored[1:]:
+        what = f"{tensor.name} is stored beside {stored[0].name}"
+        yield Finding(what=what, where=tensor.path.name, key=tensor.name)
+    table = files.tensors.get(EMBEDDING)
+    for tensor in stored[:1] if table else ():
+        if table and not _same_rows(tensor, table):
+            what = f"{tensor.name} is stored and is no copy of {EMBEDDING}"
+            yield Finding(what=what, where=tensor.path.name, key=tensor.name)
+
+
+def _same_rows(left: TensorInfo, right: TensorInfo) -> bool:
+    if (left.dtype, left.shape) != (right.dtype, right.shape):
+        return False
+    step = max(1, left.shape[0] // _SAMPLED_ROWS) if left.shape else 1
+    rows = range(0, left.shape[0] if left.shape else 0, step)
+    pairs = ((read_raw_rows(left, row, row + 1), read_raw_rows(right, row, row + 1)) for row in rows)
+    return all((first == second).all() for first, second in pairs)
 
 
 @RULES.rule(
@@ -190,6 +266,6 @@ def experts_missing(files: ModelFiles) -> Iterator[Finding]:
 
 def embedding_rows(files: ModelFiles) -> int:
     """Rows of the embedding, the vocabulary as the weights have it."""
-    if EMBEDDING not in files.tensors:
+    if EMBEDDING not in files.tensors or not files.tensors[EMBEDDING].shape:
         raise names.UnavailableError(EMBEDDING)
     return files.tensors[EMBEDDING].shape[0]

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from decideploy.artifacts import adapter, head, quantization, structure, tensors, text
+from decideploy.artifacts import adapter, head, inventory, quantization, structure, tensors, text
 from decideploy.artifacts.facts import ModelFacts, read_facts
-from decideploy.artifacts.files import ModelFiles, UnavailableError
+from decideploy.artifacts.files import ModelFiles, NotFetchedError, UnavailableError
 from decideploy.artifacts.issue import Issue, Rule
+from decideploy.artifacts.manifest import Manifest
 from decideploy.errors import ConfigError, VerificationError
 
-SUBJECTS = (structure, tensors, quantization, adapter, head, text)
+SUBJECTS = (structure, tensors, quantization, adapter, head, text, inventory)
 RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.RULES.rules)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """All issues of a model, and its facts unless an error makes them unreadable."""
+    """All issues of a model, and its facts unless an error makes them unreadable.
+
+    ``not_run`` are codes of rules that need values left on the hub.
+    """
 
     model: Path
     facts: ModelFacts | None
     issues: tuple[Issue, ...]
     rules_run: int
+    not_run: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Issue, ...]:
@@ -47,25 +52,44 @@ class Verification:
         return self.facts
 
 
-def verify(model: Path, *, adapter: Path | None = None, deep: bool = False) -> Verification:
+def verify(
+    model: Path,
+    *,
+    adapter: Path | None = None,
+    deep: bool = False,
+    manifest: Manifest | None = None,
+    quiet: bool = True,
+) -> Verification:
     """Check the model in the folder ``model`` and its adapter (default ``model/adapter_vllm``).
 
-    ``deep`` also reads every weight. All faults are collected; ConfigError only when ``model`` is no folder.
+    ``deep`` also reads every weight; ``manifest`` also hashes every file, with a progress bar unless
+    ``quiet``. All faults are collected; ConfigError only when ``model`` is no folder.
     """
     if not model.is_dir():
         raise ConfigError(f"{model} is not a folder", where=str(model), next_step="give the model's folder")
-    files = ModelFiles(model, adapter)
+    return verify_files(ModelFiles(model, adapter, manifest=manifest, quiet=quiet), deep=deep)
+
+
+def verify_files(files: ModelFiles, *, deep: bool = False) -> Verification:
+    """Run the rules on files that may also lie on the hub."""
     rules = [rule for rule in RULES if deep or not rule.deep]
-    issues = tuple(issue for rule in rules for issue in _run(rule, files))
-    return Verification(model=model, facts=_facts(files), issues=issues, rules_run=len(rules))
-
-
-def _run(rule: Rule, files: ModelFiles) -> Iterator[Issue]:
-    # What a rule cannot read is the fault of another rule's subject, which reports it.
-    try:
-        yield from rule.issues(files)
-    except UnavailableError:
-        return
+    issues: list[Issue] = []
+    not_run: list[str] = []
+    for rule in rules:
+        # What a rule cannot read is the fault of another rule's subject, which reports it.
+        try:
+            issues.extend(rule.issues(files))
+        except NotFetchedError:
+            not_run.append(rule.code)
+        except UnavailableError:
+            continue
+    return Verification(
+        model=files.root,
+        facts=_facts(files),
+        issues=tuple(issues),
+        rules_run=len(rules) - len(not_run),
+        not_run=tuple(not_run),
+    )
 
 
 def _facts(files: ModelFiles) -> ModelFacts | None:
