@@ -7,13 +7,12 @@ Exit status 0 when nothing is wrong, 5 when something is, 2 when the arguments a
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from decideploy.artifacts import print_verification, resolve_model, to_json, verify
+from decideploy.artifacts import FORMATS, verify_named, write_report
 from decideploy.errors import Error, VerificationError
 
 
@@ -26,18 +25,24 @@ def main() -> int:
     parser.add_argument("--adapter", type=Path, help="adapter folder; default MODEL/adapter_vllm")
     parser.add_argument("--revision", help="commit id (40 hexadecimal digits) of a hub id")
     parser.add_argument("--deep", action="store_true", help="also read every weight")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="how to report")
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    parser.add_argument("--manifest", type=Path, help="also compare every file with a manifest")
+    parser.add_argument("--verify-key", type=Path, help="public key of the manifest's signature")
     options = parser.parse_args()
     try:
-        model = resolve_model(options.model, revision=options.revision)
-        verification = verify(model, adapter=options.adapter, deep=options.deep)
+        verification = verify_named(
+            options.model,
+            revision=options.revision,
+            adapter=options.adapter,
+            deep=options.deep,
+            manifest=options.manifest,
+            verify_key=options.verify_key,
+        )
     except Error as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    if options.json:
-        print(json.dumps(to_json(verification), indent=2))
-    else:
-        print_verification(verification)
+    write_report(verification, "json" if options.json else options.format)
     return VerificationError.exit_code if verification.errors else 0
 
 

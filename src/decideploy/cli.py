@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from decideploy.artifacts import Verification
     from decideploy.hardware import HardwareReport
 
+# Written out here: importing decideploy.artifacts takes longer than parsing the arguments.
+FORMATS = ("table", "json", "sarif", "github")
+
 Command = Callable[[argparse.Namespace, Console], int]
 
 
@@ -73,18 +76,36 @@ def _verified(options: argparse.Namespace) -> Verification:
     from decideploy.artifacts import resolve_model, verify
 
     model = resolve_model(options.model, revision=options.revision)
-    return verify(model, adapter=options.adapter, deep=getattr(options, "deep", False))
+    return verify(model, adapter=options.adapter)
 
 
 def _verify(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.artifacts import print_verification, to_json
+    from decideploy.artifacts import verify_named, write_report
 
-    verification = _verified(options)
-    if options.json:
-        _print_json(to_json(verification))
-    else:
-        print_verification(verification, console)
+    verification = verify_named(
+        options.model,
+        revision=options.revision,
+        adapter=options.adapter,
+        deep=options.deep,
+        manifest=options.manifest,
+        verify_key=options.verify_key,
+    )
+    write_report(verification, "json" if options.json else options.format, console)
     return VerificationError.exit_code if verification.errors else 0
+
+
+def _lock_model(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.artifacts import lock_named
+
+    path, manifest = lock_named(
+        options.model, revision=options.revision, out=options.out, sign_key=options.sign_key
+    )
+    if options.json:
+        _print_json(manifest.model_dump())
+    else:
+        size_bytes = sum(file.size_bytes for file in manifest.files.values())
+        console.print(f"{len(manifest.files)} files, {size_bytes:,} bytes, in {path}", soft_wrap=True)
+    return 0
 
 
 def _probe(options: argparse.Namespace, console: Console) -> int:
@@ -219,7 +240,19 @@ def _parser() -> argparse.ArgumentParser:
         help="folder that may hold the upstream file; can be given more than once",
     )
 
-    _model_options(verb("verify", _verify, "Check a model's files before any engine sees them"), deep=True)
+    sub = verb("verify", _verify, "Check a model's files before any engine sees them")
+    _model_options(sub)
+    sub.add_argument("--deep", action="store_true", help="also read the tensors' values")
+    sub.add_argument("--format", choices=FORMATS, default="table", help="how to report (default: table)")
+    sub.add_argument("--manifest", type=Path, metavar="FILE", help="also compare every file with a manifest")
+    sub.add_argument("--verify-key", type=Path, metavar="PEM", help="public key of the manifest's signature")
+
+    sub = verb("lock-model", _lock_model, "Record the size and sha256 of every file of a model")
+    sub.add_argument("model", metavar="MODEL", help="a folder, or OWNER/NAME@COMMIT")
+    sub.add_argument("--revision", help="the commit of a hub id, 40 hexadecimal digits")
+    sub.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: NAME.manifest.json)")
+    sub.add_argument("--sign-key", type=Path, metavar="PEM", help="private key to sign the manifest with")
+
     verb("probe", _probe, "Report the hardware that is here")
 
     sub = verb("plan", _plan, "Choose the FP4 path, memory settings and engine arguments")
@@ -233,7 +266,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
     sub.add_argument(
-        "--startup-timeout", type=float, default=1200, metavar="S", help="seconds until the engine must answer"
+        "--startup-timeout",
+        type=float,
+        default=1200,
+        metavar="S",
+        help="seconds until the engine must answer",
     )
 
     sub = verb("decide", _decide, "Ask a running server one question")
@@ -260,12 +297,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _model_options(sub: argparse.ArgumentParser, *, optional: bool = False, deep: bool = False) -> None:
+def _model_options(sub: argparse.ArgumentParser, *, optional: bool = False) -> None:
     sub.add_argument("model", nargs="?" if optional else None, metavar="MODEL", help="a folder or a hub id")
     sub.add_argument("--adapter", type=Path, help="the adapter's folder (default: MODEL/adapter_vllm)")
     sub.add_argument("--revision", help="the commit of a hub id, 40 hexadecimal digits")
-    if deep:
-        sub.add_argument("--deep", action="store_true", help="also read the tensors' values")
 
 
 def _url_option(sub: argparse.ArgumentParser) -> None:
