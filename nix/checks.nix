@@ -16,7 +16,6 @@ let
     packages.installer
     packages.packaging
     packages.pydantic
-    packages.pypi-simple
     packages.pytest
     packages.pytest-timeout
     packages.rich
@@ -66,8 +65,8 @@ in
   '';
 
   lint = inTree "lint" [ pkgs.ruff ] ''
-    ruff check --no-cache src tests scripts
-    ruff format --no-cache --check src tests scripts
+    ruff check --no-cache .
+    ruff format --no-cache --check .
   '';
 
   formatter = inTree "formatter" [ formatter ] ''

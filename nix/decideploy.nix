@@ -1,4 +1,5 @@
-# The `decideploy` command, run from source: every verb but `serve`, which needs the patched vLLM beside it.
+# The `decideploy` command, run from source. `serve` needs the patched vLLM beside it, and `build` a --wheelhouse:
+# outputs of this flake do both.
 { pkgs, project }:
 
 let
@@ -11,7 +12,6 @@ let
     packages.packaging
     packages.psutil
     packages.pydantic
-    packages.pypi-simple
     packages.rich
     packages.safetensors
     packages.tokenizers

@@ -1,4 +1,4 @@
-# The project's own files, cut down to what each output reads, so that an edit elsewhere rebuilds nothing.
+# The project's own files: all of them for checks, and for outputs what they read, lest an edit elsewhere rebuild them.
 let
   root = ../.;
 
@@ -22,30 +22,20 @@ let
       path = root;
       filter = selects folders;
     };
-
-  # decideploy finds recipes, locks and patches two folders above its package.
-  package = [
-    "build"
-    "patches"
-    "src"
-  ];
 in
 {
   readLock = name: builtins.fromJSON (builtins.readFile (root + "/build/locks/${name}.json"));
 
-  source = select "decideploy-source" package;
+  # decideploy finds recipes, locks and patches two folders above its package.
+  source = select "decideploy-source" [
+    "build"
+    "patches"
+    "src"
+  ];
 
-  tree = select "decideploy-tree" (
-    package
-    ++ [
-      "LICENSE"
-      "NOTICE"
-      "README.md"
-      "flake.nix"
-      "nix"
-      "pyproject.toml"
-      "scripts"
-      "tests"
-    ]
-  );
+  # Import order depends on what else lies in the tree, so linters get all of it.
+  tree = builtins.path {
+    name = "decideploy-tree";
+    path = root;
+  };
 }

@@ -14,15 +14,19 @@ from nix_offline import Flake, copy_checkout
 from decideploy.pins import cache_folder, fetch, load_recipe
 
 
+def missing() -> str:
+    """Why the flake cannot be built here; empty if it can."""
+    if shutil.which("nix") is None:
+        return "nix is not installed (Debian: nix-bin)"
+    return "nix without a daemon sets up its sandbox as root" if os.geteuid() else ""
+
+
 @pytest.fixture(scope="session")
 def flake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flake]:
     """The checkout as it is."""
-    if shutil.which("nix") is None:
-        if os.environ.get("CI"):
-            pytest.fail("nix is not installed: CI installs nix-bin before the tests")
-        pytest.skip("nix is not installed (Debian: nix-bin)")
-    if os.geteuid() != 0:
-        pytest.skip("nix without a daemon sets up its sandbox as root")
+    if reason := missing():
+        # CI installs nix-bin, so there a skip would hide a fault.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     wheelhouse = cache_folder()
     for recipe in ("cpu", "cuda"):
         fetch(load_recipe(recipe).wheel_artifact, wheelhouse)
