@@ -16,13 +16,24 @@ from decideploy.fake_server import Routes, Server
 
 
 class SlowRoutes(Routes):
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
+        if self.path != "/metrics":
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f'vllm:num_requests_running{{engine="0"}} {float(self.server.slow)}\n'.encode())
+
     def do_POST(self) -> None:  # noqa: N802 - http.server's name
         if self.path == "/die":
             os._exit(9)
         if self.path == "/slow":
+            self.server.slow += 1
             print("answering slowly", flush=True)
             time.sleep(1.5)
-            self.answer({"slow": True})
+            # As vLLM: what is still held when SIGTERM comes may get an error.
+            self.answer({"slow": not self.server.stopping})
+            self.server.slow -= 1
             return
         super().do_POST()
 
@@ -31,6 +42,12 @@ class DrainingServer(Server):
     # Closing waits for the requests in flight, as the engine does.
     daemon_threads = False
     block_on_close = True
+    slow = 0
+    stopping = False
+
+    def stop(self) -> None:
+        self.stopping = True
+        threading.Thread(target=self.shutdown).start()
 
 
 def main() -> None:
@@ -49,7 +66,7 @@ def main() -> None:
 def serve(port: int, fault: str) -> None:
     server = DrainingServer(port, fault)
     server.RequestHandlerClass = SlowRoutes
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
     print(json.dumps({"base_url": f"http://127.0.0.1:{port}", "ready_s": 1.0}), flush=True)
     server.serve_forever(poll_interval=0.05)
     server.server_close()

@@ -41,7 +41,9 @@ class Checkout:
         inherited = {name: value for name, value in os.environ.items() if not _disturbs(name)}
         return {
             **inherited,
-            "PYTHONPATH": str(self.folder / "src"),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(self.folder / "src"), os.environ.get("PYTHONPATH")])
+            ),
             "PYTHONWARNINGS": "default",
             "MODAL_SERVER_URL": plane_url,
             "MODAL_TOKEN_ID": TOKEN_ID,

@@ -62,6 +62,7 @@ class Container:
             MODAL_IS_REMOTE="1",
             MODAL_RESTORE_STATE_PATH=str(self.restore_file),
             FAKE_SERVE=behaviour,
+            DECIDEPLOY_HOME=str(self.home),
             FAKE_SERVE_PID=str(self.pid_file),
             PYTHONUNBUFFERED="1",
             **({"MODAL_ENABLE_SNAP_RESTORE": "1"} if snapshot else {}),
@@ -147,11 +148,16 @@ def _object(name: str) -> Any:
 
 
 def relocate(checkout: Checkout, *, port: int, volume: Path, home: Path) -> None:
-    """Let the checkout use this port and these folders, and the fake in place of ``decideploy serve``."""
+    """Let the checkout use this port and these folders."""
     package = checkout.folder / "src" / "decideploy"
     _replace(checkout.folder / "modal_app.py", '"/weights"', repr(str(volume)))
     _replace(checkout.folder / "modal_app.py", '"/var/lib/decideploy"', repr(str(home)))
     _replace(package / "deploy" / "modal" / "server.py", "PORT: Final = 8000", f"PORT: Final = {port}")
+
+
+def replace_serve(checkout: Checkout) -> None:
+    """Put the stand-in into the place of ``decideploy serve``."""
+    package = checkout.folder / "src" / "decideploy"
     shutil.copy(ROOT / "tests" / "serve" / "fake_server.py", package / "fake_server.py")
     shutil.copy(ROOT / "tests" / "deploy" / "fake_serve.py", package / "__main__.py")
 

@@ -92,7 +92,7 @@ def test_the_server_asks_for_what_the_settings_name(deployed: Deployed) -> None:
 def test_no_default_of_the_server_object_is_left_in_place(deployed: Deployed) -> None:
     function = server(deployed.plane)[0]
     http = function.http_config
-    assert (http.port, http.startup_timeout, http.exit_grace_period) == (8000, 1800, 90)
+    assert (http.port, http.startup_timeout, http.exit_grace_period) == (8000, 1800, 120)
     assert list(http.proxy_regions) == ["us-east"]
     assert http.unauthenticated is False
     assert function.startup_timeout_secs == 1800

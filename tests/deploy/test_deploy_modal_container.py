@@ -14,7 +14,7 @@ import httpx
 import pytest
 from control_plane import control_plane
 from modal_checkout import REVISION, make_checkout
-from modal_container import Container, free_port, mark_verified, relocate, running
+from modal_container import Container, free_port, mark_verified, relocate, replace_serve, running
 
 # Each starts processes for seconds, too many for the fast tests.
 pytestmark = pytest.mark.integration
@@ -36,6 +36,7 @@ def deploy(folder: Path, *, gpu_snapshot: bool) -> Iterator[Container]:
     checkout = make_checkout(folder / "checkout")
     port, volume, home = free_port(), folder / "weights", folder / "home"
     relocate(checkout, port=port, volume=volume, home=home)
+    replace_serve(checkout)
     checkout.configure(gpus=["H200"], gpu_snapshot=gpu_snapshot)
     with control_plane() as plane:
         result = checkout.deploy(plane)

@@ -1,0 +1,51 @@
+"""The same container with the real engine: the CPU build and the demo model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from control_plane import control_plane
+from modal_checkout import REVISION, make_checkout
+from modal_container import Container, free_port, mark_verified, relocate, running
+
+from decideploy.decide import DecideResponse, ask
+from decideploy.deploy.modal.server import _requests_held
+
+pytestmark = pytest.mark.integration
+
+CLIENTS = 24
+
+
+def decision(url: str, number: int) -> DecideResponse:
+    return ask(url, kind="noul", question="Was the box whole?", state=f"Box {number} was torn. " * 40)
+
+
+def test_decisions_in_flight_are_answered_after_sigterm(demo_model: Path, tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    volume, home, port = tmp_path / "weights", tmp_path / "home", free_port()
+    relocate(checkout, port=port, volume=volume, home=home)
+    mark_verified(volume, model="autotrust/GEV-26B-Decide-NVFP4", revision=REVISION)
+    shutil.copytree(demo_model, volume / "hub" / "snapshot", dirs_exist_ok=True)
+    with control_plane() as plane, ThreadPoolExecutor(CLIENTS) as pool:
+        result = checkout.deploy(plane)
+        assert result.returncode == 0, result.stdout + result.stderr
+        container = Container(checkout=checkout, plane=plane, port=port, volume=volume, home=home)
+        with running(container, "none"):
+            container.until(lambda: "ready after" in container.output() or container.ended(), 400)
+            assert sum(decision(container.url, 0).probabilities) == pytest.approx(1)
+            family = psutil.Process(container.process.pid).children(recursive=True)
+            flying = [pool.submit(decision, container.url, number) for number in range(CLIENTS)]
+            container.until(lambda: _requests_held(container.url) > 0)
+            os.kill(container.process.pid, signal.SIGTERM)
+            assert not all(future.done() for future in flying)
+            ended = [future.exception(120) for future in flying]
+            assert container.wait(120) == 0
+    assert ended == [None] * CLIENTS
+    assert not [process for process in family if process.is_running()]
+    assert plane.sent("TaskResult") == []
