@@ -1,8 +1,8 @@
 # Stands in for nixpkgs where that cannot be had: the part of its interface that nix/ uses, over the host's tools.
-# nix/offline makes `host`, a folder bin/ with one script for each tool that this machine has.
+# nix/offline makes `host`, a folder bin/ with one script for each tool that this machine has; ./host has none.
 {
   inputs.host = {
-    url = "path:/var/empty";
+    url = "path:./host";
     flake = false;
   };
 

@@ -79,6 +79,12 @@ tools
   zlib = hostTool "zlib";
   stdenv.cc.cc.lib = hostTool "libstdcxx";
 
+  # What `nix develop` starts; it asks without nix/offline's inputs.
+  bashInteractive = runCommand "bash" { } ''
+    mkdir -p $out/bin
+    ln -s /bin/bash $out/bin/bash
+  '';
+
   # `nix develop` accepts no builder but bash.
   mkShell =
     { packages }:
