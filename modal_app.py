@@ -128,8 +128,9 @@ class Decideploy:
         model = verified_model(CONFIG, WEIGHTS)
         self.served = ServedModel(
             serve_command(CONFIG, model),
-            ready_timeout_s=CONFIG.startup_timeout_s - 60,
-            env={"HF_HUB_OFFLINE": "1"},
+            ready_timeout_s=CONFIG.ready_timeout_s,
+            # The weights volume, where the filling job has its HF_HOME, cannot be written here.
+            env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(HOME / "hub")},
             # The container waits for SIGTERM only; its exit method then reports the death as a failure.
             on_death=lambda: os.kill(os.getpid(), signal.SIGTERM),
         )

@@ -70,6 +70,11 @@ def test_all_faults_are_told_at_once() -> None:
         config(gpus=["nonsense"], routing_region="moon", min_containers=9)
 
 
+def test_the_innermost_wait_ends_first() -> None:
+    waits = config(startup_timeout_s=1200)
+    assert 0 < waits.engine_timeout_s < waits.ready_timeout_s < waits.startup_timeout_s
+
+
 def test_gpus_are_written_as_modal_reads_them() -> None:
     assert config(gpus=["B200+", "H100!"]).gpu_requests == ("B200+", "H100!")
     assert config(gpus=["H200"], gpu_count=2).gpu_requests == ("H200:2",)

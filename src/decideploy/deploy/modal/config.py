@@ -27,6 +27,7 @@ SERVE_STOP_S: Final = DRAIN_S + 30
 STOP_S: Final = DRAIN_S + SERVE_STOP_S
 
 _GRACE_MARGIN_S: Final = 10
+_STARTUP_MARGIN_S: Final = 60
 _GIB: Final = 1024**3
 
 ObjectName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -72,6 +73,16 @@ class ModalConfig(BaseModel):
         if faults := list(_faults(self)):
             raise ValueError("; ".join(faults))
         return self
+
+    @property
+    def ready_timeout_s(self) -> int:
+        """How long a start waits: less than Modal does, whose error would name only the time."""
+        return self.startup_timeout_s - _STARTUP_MARGIN_S
+
+    @property
+    def engine_timeout_s(self) -> int:
+        """How long ``serve`` waits for its engine: less again, for its error names the cause."""
+        return self.ready_timeout_s - _STARTUP_MARGIN_S
 
     @property
     def gpu_requests(self) -> tuple[str, ...]:

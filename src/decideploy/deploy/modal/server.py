@@ -25,8 +25,6 @@ _POLL_S: Final = 0.25
 _METRICS_TIMEOUT_S: Final = 5.0
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _HELD: Final = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
-# Serve must give up before Modal does: its error names the cause, Modal's only the time.
-_STARTUP_MARGIN_S: Final = 60
 
 
 def serve_command(config: ModalConfig, model: Path) -> tuple[str, ...]:
@@ -34,7 +32,7 @@ def serve_command(config: ModalConfig, model: Path) -> tuple[str, ...]:
     return (
         *(sys.executable, "-m", "decideploy", "serve", str(model)),
         *("--json", "--host", "0.0.0.0", "--port", str(PORT)),
-        *("--startup-timeout", str(config.startup_timeout_s - 2 * _STARTUP_MARGIN_S)),
+        *("--startup-timeout", str(config.engine_timeout_s)),
     )
 
 
