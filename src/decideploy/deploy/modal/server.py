@@ -99,8 +99,8 @@ class ServedModel:
     def _drain(self) -> None:
         """Wait until the engine has no request.
 
-        At SIGTERM vLLM answers some of the requests that it holds with "engine not ready", whatever time it
-        has for its drain. Modal routes no new ones by then, so waiting first loses none.
+        After SIGTERM vLLM's engine finishes what it holds, but its HTTP server goes on accepting, and what
+        reaches the engine from then on is answered with 502 or 503. So SIGTERM waits until nothing comes.
         """
         deadline = time.monotonic() + DRAIN_S
         idle = 0
