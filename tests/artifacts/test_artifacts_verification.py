@@ -12,6 +12,7 @@ from model_edits import linked_copy, remove, set_key
 from rich.console import Console
 
 from decideploy.artifacts import print_verification, resolve_model, to_json, verify
+from decideploy.artifacts.files import ModelFiles, UnavailableError
 from decideploy.artifacts.verification import RULES
 from decideploy.errors import ConfigError, VerificationError
 
@@ -40,6 +41,21 @@ def test_adapter_facts_name_what_the_engine_must_be_told(demo_model: Path) -> No
     projections = ("down_proj", "gate_proj", "k_proj", "lm_head", "o_proj", "q_proj", "up_proj", "v_proj")
     assert adapter.lora_target_modules == projections
     assert adapter.rank == 32
+
+
+def test_relative_paths_are_the_same_model(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(demo_model.parent)
+    relative = verify(Path(demo_model.name), adapter=Path(demo_model.name, "adapter_vllm"))
+    assert relative.issues == ()
+    assert relative.known_facts() == verify(demo_model).known_facts()
+
+
+def test_unreadable_facts_never_pass_in_silence(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(files: ModelFiles) -> None:
+        raise UnavailableError("shape")
+
+    monkeypatch.setattr("decideploy.artifacts.verification.read_facts", unavailable)
+    assert [issue.code for issue in verify(demo_model).errors] == ["facts-unread"]
 
 
 def test_codes_are_unique_and_rules_tell_what_to_do() -> None:

@@ -22,6 +22,7 @@ from decideploy.artifacts.safetensors_file import (
     TensorInfo,
     UnavailableError,
     read_header,
+    read_scalars,
 )
 from decideploy.artifacts.shape import Shape, parse_shape
 
@@ -190,6 +191,14 @@ class ModelFiles:
         """Routed experts' tensors under one exporter's names (see ``canonical_expert``)."""
         named = ((canonical_expert(name), tensor) for name, tensor in self.tensors.items())
         return {name: tensor for name, tensor in named if ".experts." in name}
+
+    @cached_property
+    def expert_scalars(self) -> Mapping[str, float]:
+        """Values of the experts' well-formed scalars, by the names of ``expert_tensors``."""
+        scalars = [t for t in self.expert_tensors.values() if t.dtype == "F32" and t.size_bytes == 4]
+        if not all(tensor.fetched for tensor in scalars):
+            raise NotFetchedError("expert scalars")
+        return {canonical_expert(name): value for name, value in read_scalars(scalars).items()}
 
     def is_nvfp4(self) -> bool:
         """Whether the configuration that the engine reads first says NVFP4."""

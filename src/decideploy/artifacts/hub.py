@@ -78,7 +78,7 @@ class HubModel:
         return files
 
     def read(self, name: str, begin: int, end: int) -> bytes:
-        """Bytes ``[begin, end)`` of a file; a server that ignores ranges is not read to its end."""
+        """Bytes ``[begin, end)`` of a file; ConfigError from a server that ignores ranges."""
         from huggingface_hub import hf_hub_url  # noqa: PLC0415
         from huggingface_hub.utils._headers import build_hf_headers  # noqa: PLC0415
         from huggingface_hub.utils._http import get_session, hf_raise_for_status  # noqa: PLC0415
@@ -92,10 +92,10 @@ class HubModel:
             get_session().stream("GET", url, headers=headers, follow_redirects=True) as response,
         ):
             hf_raise_for_status(response)
-            content = _take(response.iter_bytes(), end if response.status_code == 200 else end - begin)
+            if begin and response.status_code != 206:
+                raise ConfigError(f"the server of {name} ignores ranges", where=self.repo)
+            content = _take(response.iter_bytes(), end - begin)
         self.moved_bytes += len(content)
-        if response.status_code == 200:
-            content = content[begin:]
         if len(content) != end - begin:
             raise ConfigError(f"{name} ended after {len(content)} of {end - begin} bytes", where=self.repo)
         return content
@@ -212,6 +212,12 @@ def _read_tensors(model: HubModel, name: str, path: Path, size_bytes: int) -> fr
     _write(path, 0, head := model.read(name, 0, first))
     header_end = 8 + struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
     if first < header_end <= min(size_bytes, 8 + MAX_HEADER_BYTES):
+        if model.moved_bytes + header_end > MAX_MOVED_BYTES:
+            raise ConfigError(
+                f"the headers of {model.repo} take more than {MAX_MOVED_BYTES} bytes",
+                where=name,
+                next_step="add --deep, which downloads the model first",
+            )
         _write(path, first, model.read(name, first, header_end))
     try:
         tensors = read_header(path)

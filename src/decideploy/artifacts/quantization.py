@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -351,14 +352,14 @@ def expert_tensor_form(files: ModelFiles) -> Iterator[Finding]:
 def _scalars(files: ModelFiles, part: str) -> Iterator[tuple[str, str, float]]:
     """``(expert, projection, value)`` of every well-formed scalar named ``part``."""
     for expert, projection, _ in expert_modules(files.shape) if files.is_nvfp4() else ():
-        tensor = files.expert_tensors.get(f"{expert}.{projection}.{part}")
-        if tensor and tensor.dtype == "F32" and tensor.size_bytes == 4:
-            yield expert, projection, float(read_raw(tensor).reshape(()))
+        value = files.expert_scalars.get(f"{expert}.{projection}.{part}")
+        if value is not None:
+            yield expert, projection, value
 
 
 def _invalid(files: ModelFiles, part: str) -> Iterator[Finding]:
     for expert, projection, value in _scalars(files, part):
-        if not (np.isfinite(value) and value > 0):
+        if not (math.isfinite(value) and value > 0):
             name = f"{expert}.{projection}.{part}"
             yield Finding(what=f"{name} is {value}", where=files.expert_tensors[name].path.name, key=name)
 
@@ -391,7 +392,7 @@ def gate_up_scale(files: ModelFiles) -> Iterator[Finding]:
         scales.setdefault(expert, {})[projection] = value
     for expert, values in scales.items():
         gate, up = values.get("gate_proj"), values.get("up_proj")
-        if gate and up and np.isfinite([gate, up]).all() and gate > 0 and up > 0 and gate != up:
+        if gate and up and gate != up and 0 < gate < math.inf and 0 < up < math.inf:
             name = f"{expert}.up_proj.weight_scale_2"
             where = files.expert_tensors[name].path.name
             yield Finding(what=f"gate {gate} and up {up} differ", where=where, key=name)

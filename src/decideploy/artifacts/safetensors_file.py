@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 # The 47,000 tensors of the published model take 6.5 MB in one file; the format allows 100 MB, which a hostile
 # file could use to cost seconds and hundreds of megabytes.
 MAX_HEADER_BYTES = 10_000_000
+MAX_TENSORS = 60_000
 # One entry is read at a time from a slice of this many characters: what does not end within it is no entry.
 _MAX_ENTRY_CHARS = 4096
 _MAX_METADATA_CHARS = 1_000_000
@@ -118,20 +120,28 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         if length > min(MAX_HEADER_BYTES, size_bytes - 8):
             raise MalformedFileError(f"header length {length} does not fit in a file of {size_bytes} bytes")
         raw = file.read(length)
-    entries = _parse_entries(raw)
-    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in entries.items()}
+    tensors = _parse(raw, path, size_bytes)
     _check_layout(tensors, begin=8 + length, end=size_bytes)
     return tensors
 
 
-def _parse_entries(raw: bytes) -> dict[str, Any]:
-    """Entries by name, read one by one: a hostile header ends at its first strange entry."""
+def _parse(raw: bytes, path: Path, size_bytes: int) -> dict[str, TensorInfo]:
+    """Tensors by name, read one by one: a hostile header ends at its first strange entry."""
     if len(raw) > _MAX_METADATA_CHARS and not raw.isascii():
         raise MalformedFileError("header is not ASCII")
+    if raw.count(b'"dtype"') > MAX_TENSORS:
+        raise MalformedFileError(f"header has more than {MAX_TENSORS} tensors")
     try:
-        return dict(_entries(raw.decode("utf-8")))
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MalformedFileError(f"header is not JSON: {error}") from error
+    tensors = {}
+    for name, entry in _entries(text):
+        tensors[name] = tensor = _tensor(path, name, entry, 8 + len(raw))
+        if tensor.end > size_bytes:
+            beyond = tensor.end - size_bytes
+            raise MalformedFileError(f"{name[:100]} overlaps the end of the file by {beyond} bytes")
+    return tensors
 
 
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
@@ -140,15 +150,10 @@ def _entries(text: str) -> Iterator[tuple[str, Any]]:
     while not text.startswith("}", position):
         if names:
             position = _expect(text, position, ",")
-        name, position = _value(text, position, _MAX_ENTRY_CHARS)
-        if not isinstance(name, str):
-            raise MalformedFileError(f"header is not JSON: a key is {name!r}"[:200])
+        name, entry, position = _plain_entry(text, position) or _any_entry(text, position)
         if name in names:
             raise MalformedFileError("header names a tensor twice")
         names.add(name)
-        position = _expect(text, position, ":")
-        limit = _MAX_METADATA_CHARS if name == "__metadata__" else _MAX_ENTRY_CHARS
-        entry, position = _value(text, position, limit)
         if name != "__metadata__":
             yield name, entry
     if text[position + 1 :].strip(_SPACE):
@@ -160,7 +165,39 @@ _GAP = re.compile(f"[{_SPACE}]*")
 _DECODER = json.JSONDecoder()
 
 
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"
+_PLAIN_ENTRY = re.compile(
+    rf'"([\w.]{{1,500}})":\{{"dtype":"(\w{{1,20}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,7}})?)\],'
+    rf'"data_offsets":\[({_NUMBER}),({_NUMBER})\]\}}',
+    re.ASCII,
+)
+
+
+def _plain_entry(text: str, position: int) -> tuple[str, Any, int] | None:
+    """An entry as the common writers spell it, None for any other: JSON's own parser takes thrice as long."""
+    match = _PLAIN_ENTRY.match(text, position)
+    if match is None:
+        return None
+    name, dtype, shape, begin, end = match.groups()
+    sizes = [int(size) for size in shape.split(",")] if shape else []
+    entry = {"dtype": dtype, "shape": sizes, "data_offsets": [int(begin), int(end)]}
+    return name, entry, _skip(text, match.end())
+
+
+def _any_entry(text: str, position: int) -> tuple[str, Any, int]:
+    name, position = _value(text, position, _MAX_ENTRY_CHARS)
+    if not isinstance(name, str):
+        raise MalformedFileError(f"header is not JSON: a key is {name!r}"[:200])
+    position = _expect(text, position, ":")
+    limit = _MAX_METADATA_CHARS if name == "__metadata__" else _MAX_ENTRY_CHARS
+    entry, position = _value(text, position, limit)
+    return name, entry, position
+
+
 def _skip(text: str, position: int) -> int:
+    # Writers put no space between the parts: look for one before the search for all.
+    if text[position : position + 1] not in _SPACE:
+        return position
     match = _GAP.match(text, position)
     return match.end() if match else position
 
@@ -193,7 +230,7 @@ def _tensor(path: Path, name: str, entry: Any, data_begin: int) -> TensorInfo:
         raise MalformedFileError(f"entry of {name!r} lacks dtype, shape or data_offsets") from error
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise MalformedFileError(f"{name!r} has unknown dtype {dtype!r}"[:200])
-    if not all(type(number) is int and 0 <= number < _MAX_OFFSET for number in sizes):
+    if any(type(number) is not int or not 0 <= number < _MAX_OFFSET for number in sizes):
         raise MalformedFileError(f"{name!r} has a shape or offset that is not a natural number")
     if len(shape) > _MAX_DIMENSIONS:
         raise MalformedFileError(f"{name!r} has {len(shape)} dimensions")
@@ -234,6 +271,21 @@ def _read(tensor: TensorInfo, first: int, count: int) -> NDArray[Any]:
         raise NotFetchedError(tensor.name)
     dtype = np.dtype(_NUMPY_DTYPE[tensor.dtype])
     return np.fromfile(tensor.path, dtype=dtype, count=count, offset=tensor.begin + first * dtype.itemsize)
+
+
+def read_scalars(tensors: Iterable[TensorInfo]) -> dict[str, float]:
+    """Values of float32 scalars by name, each file opened once; those that were not fetched are left out."""
+    by_path: dict[Path, list[TensorInfo]] = {}
+    for tensor in tensors:
+        if tensor.fetched:
+            by_path.setdefault(tensor.path, []).append(tensor)
+    values: dict[str, float] = {}
+    for path, held in by_path.items():
+        with path.open("rb", buffering=0) as file:
+            for tensor in held:
+                content = os.pread(file.fileno(), 4, tensor.begin)
+                values[tensor.name] = struct.unpack("<f", content)[0]
+    return values
 
 
 def read_float32(tensor: TensorInfo) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 TEXT_PREFIX = "model.language_model"
@@ -118,7 +119,8 @@ def value_copy_modules(shape: Shape) -> Iterator[tuple[str, str]]:
             yield f"{attention}.k_proj", f"{attention}.v_proj"
 
 
-def dense_tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
+@lru_cache(maxsize=2)
+def dense_tensors(shape: Shape) -> Mapping[str, tuple[int, ...]]:
     """Shape of every language-model tensor but the routed experts, by checkpoint name; all are bf16."""
     hidden = shape.hidden_size
     tensors: dict[str, tuple[int, ...]] = {
@@ -160,7 +162,8 @@ def expert_modules(shape: Shape) -> Iterator[tuple[str, str, tuple[int, int]]]:
                 yield f"{TEXT_PREFIX}.layers.{layer}.experts.{expert}", projection, size
 
 
-def nvfp4_expert_tensors(shape: Shape) -> dict[str, tuple[str, tuple[int, ...]]]:
+@lru_cache(maxsize=2)
+def nvfp4_expert_tensors(shape: Shape) -> Mapping[str, tuple[str, tuple[int, ...]]]:
     """Dtype and shape of every routed-expert tensor in ModelOpt's NVFP4 layout."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for expert, projection, (outputs, inputs) in expert_modules(shape):

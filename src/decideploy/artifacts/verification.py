@@ -67,6 +67,8 @@ def verify(
     """
     if not model.is_dir():
         raise ConfigError(f"{model} is not a folder", where=str(model), next_step="give the model's folder")
+    # The engine is given these paths, and it may run in another folder.
+    model, adapter = model.absolute(), adapter.absolute() if adapter else None
     return verify_files(ModelFiles(model, adapter, manifest=manifest, quiet=quiet), deep=deep)
 
 
@@ -83,12 +85,27 @@ def verify_files(files: ModelFiles, *, deep: bool = False) -> Verification:
             not_run.append(rule.code)
         except UnavailableError:
             continue
+    facts = _facts(files)
+    if facts is None and not any(issue.severity == "error" for issue in issues):
+        issues.append(_unread(files))
     return Verification(
         model=files.root,
-        facts=_facts(files),
+        facts=facts,
         issues=tuple(issues),
         rules_run=len(rules) - len(not_run),
         not_run=tuple(not_run),
+    )
+
+
+def _unread(files: ModelFiles) -> Issue:
+    """No rule found a fault, and yet the files do not say what the engine needs: never pass in silence."""
+    return Issue(
+        code="facts-unread",
+        what="the files do not tell the model's shape, and no rule says why",
+        where=str(files.root),
+        key="",
+        consequence="nothing can be planned or launched from them",
+        next_step="report this with the output of `decideploy verify --json`",
     )
 
 
