@@ -235,6 +235,6 @@ def test_a_fault_ends_the_deployment_and_is_told(fault: str, refusals: dict[str,
 
 
 def test_an_unreachable_control_plane_is_found_in_seconds(refusals: dict[str, Refusal]) -> None:
-    # The client alone takes 57 s.
-    assert refusals["unreachable"].seconds < 25
+    # The client alone takes 57 s; a deployment refused by a control plane tells how slow this machine is now.
+    assert refusals["unreachable"].seconds < refusals["token"].seconds + 15
     assert refusals["unreachable"].plane.requests == []
