@@ -250,7 +250,7 @@ def adapter_key_unmapped(files: ModelFiles) -> Iterator[Finding]:
 
 @RULES.rule(
     "adapter-pair-incomplete",
-    consequence="the engine fails at load or applies nothing",
+    consequence="the engine starts and leaves the module unadapted, without a word",
     next_step=_CONVERT,
 )
 def adapter_pair_incomplete(files: ModelFiles) -> Iterator[Finding]:

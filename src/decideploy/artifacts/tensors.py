@@ -100,7 +100,7 @@ def shard_missing(files: ModelFiles) -> Iterator[Finding]:
 
 @RULES.rule(
     "index-tensor-absent",
-    consequence="the engine leaves the tensor uninitialised",
+    consequence="the engine refuses once all shards are read, or serves an expert that it never filled",
     next_step=_ONE_REVISION,
 )
 def index_tensor_absent(files: ModelFiles) -> Iterator[Finding]:
@@ -149,7 +149,7 @@ def index_total_size(files: ModelFiles) -> Iterator[Finding]:
 
 @RULES.rule(
     "tensor-missing",
-    consequence="the engine starts with uninitialised or default weights in its place",
+    consequence="the engine refuses once all shards are read, or runs on what its memory held",
     next_step=_ONE_REVISION,
 )
 def tensor_missing(files: ModelFiles) -> Iterator[Finding]:
@@ -249,7 +249,7 @@ def lm_head_untied(files: ModelFiles) -> Iterator[Finding]:
 
 @RULES.rule(
     "experts-missing",
-    consequence="the engine starts with uninitialised experts and answers noise",
+    consequence="the engine starts with experts that it never filled and answers NaN or noise",
     next_step="use shards whose expert names are those of the published model",
 )
 def experts_missing(files: ModelFiles) -> Iterator[Finding]:
