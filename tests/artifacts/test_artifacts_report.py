@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -64,6 +65,13 @@ def test_sarif_names_rule_level_and_file(broken: Verification) -> None:
         assert result["level"] == issue.severity
         (location,) = result["locations"]
         assert location["physicalLocation"]["artifactLocation"]["uri"] == issue.where
+
+
+def test_issue_without_a_rule_is_reported_too(broken: Verification) -> None:
+    foreign = replace(broken.issues[0], code="facts-unread")
+    (result,) = to_sarif(replace(broken, issues=(foreign,)))["runs"][0]["results"]
+    assert result["ruleId"] == "facts-unread"
+    assert "ruleIndex" not in result
 
 
 def test_github_annotations_are_one_escaped_line_a_fault(broken: Verification) -> None:

@@ -81,7 +81,7 @@ def to_sarif(verification: Verification) -> dict[str, Any]:
         "version": __version__,
         "rules": [_sarif_rule(rule) for rule in rules],
     }
-    results = [_sarif_result(issue, places[issue.code]) for issue in verification.issues]
+    results = [_sarif_result(issue, places.get(issue.code)) for issue in verification.issues]
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -104,14 +104,16 @@ def first_line(rule: Rule) -> str:
     return (rule.check.__doc__ or "").partition("\n")[0]
 
 
-def _sarif_result(issue: Issue, rule_index: int) -> dict[str, Any]:
+def _sarif_result(issue: Issue, rule_index: int | None) -> dict[str, Any]:
     location = {
         "physicalLocation": {"artifactLocation": {"uri": quote(issue.where, errors="replace")}},
         "logicalLocations": [{"fullyQualifiedName": _printable(issue.key or issue.where)}],
     }
+    # An issue that no rule owns has no entry among the driver's rules.
+    index = {} if rule_index is None else {"ruleIndex": rule_index}
     return {
         "ruleId": issue.code,
-        "ruleIndex": rule_index,
+        **index,
         "level": issue.severity,
         "message": {"text": _printable(f"{issue.what}: {issue.consequence}. Next: {issue.next_step}")},
         "locations": [location],
