@@ -319,11 +319,16 @@ def uv_command(recipe: Recipe, python: str) -> list[str]:
     """Return the uv command line, the input file aside."""
     settings = recipe.requirements
     return [
-        *("uv", "pip", "compile", "--quiet", "--no-config", "--generate-hashes"),
+        *(uv_program(), "pip", "compile", "--quiet", "--no-config", "--generate-hashes"),
         *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
         *("--only-binary", ":all:", "--python-version", python, "--python-platform", settings.platform),
         *("--exclude-newer", settings.exclude_newer.isoformat().replace("+00:00", "Z")),
     ]
+
+
+def uv_program() -> str:
+    """Return the uv beside this Python, else the one on PATH."""
+    return shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
 
 
 def run_uv(command: Sequence[str], work: Path) -> str:
