@@ -27,7 +27,7 @@ FUZZ = settings(
     deadline=5000,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-FEW = settings(FUZZ, max_examples=15, deadline=None)
+FEW = settings(FUZZ, max_examples=8, deadline=None)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -188,7 +188,7 @@ NAMES = (
 SECTIONS = ("weight_map", "model", "per_kind", "slots", "quantization", "text_config")
 
 
-@settings(FEW, max_examples=30)
+@settings(FEW, max_examples=12)
 @given(
     st.sampled_from(NAMES),
     VALUES.map(lambda value: json.dumps(value).encode())

@@ -17,6 +17,9 @@ from control_plane import TOKEN_SECRET, ControlPlane, control_plane
 from modal_checkout import ROOT, WHEEL_BYTES, Checkout
 from modal_proto.api_grpc import ModalClientBase
 
+# Each deployment runs Modal's own command line, seconds of imports at a time.
+pytestmark = pytest.mark.integration
+
 # The protocol has no number of its own, so the release and a digest of its RPC names stand for it.
 CLIENT_SERIES = "1.6"
 USED_RPCS = {
