@@ -8,14 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from decideploy import __version__
-from decideploy.errors import Error, VerificationError
+from decideploy.errors import ConfigError, Error, VerificationError
 
 if TYPE_CHECKING:
     from decideploy.artifacts import Verification
@@ -32,12 +33,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     command: Command = options.command
     try:
-        return command(options, Console())
+        with _file_faults():
+            return command(options, Console())
     except Error as error:
         _print_error(error, as_json=getattr(options, "json", False))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+
+
+@contextmanager
+def _file_faults() -> Iterator[None]:
+    """Files that the verbs read and write without a check of their own: every fault is the operator's."""
+    try:
+        yield
+    except OSError as error:
+        paths = (error.filename, error.filename2)
+        raise ConfigError(
+            error.strerror or str(error) or type(error).__name__,
+            where=" -> ".join(str(path) for path in paths if path is not None),
+            next_step="check that the path is right, its permissions, and that the disk has space",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"an input is not {error.encoding.upper()} text: {error.reason} at byte {error.start}",
+            where=repr(error.object[max(error.start - 16, 0) : error.start + 16]),
+            next_step="save the file as UTF-8, or name the right one",
+        ) from error
+    except RecursionError as error:
+        raise ConfigError(
+            "an input nests deeper than can be read",
+            where=str(error),
+            next_step="name the right file: none that decideploy reads nests so deep",
+        ) from error
 
 
 def _print_error(error: Error, *, as_json: bool) -> None:
@@ -49,7 +77,7 @@ def _print_error(error: Error, *, as_json: bool) -> None:
         ]
         print(json.dumps({"error": type(error).__name__, "diagnostics": faults}, indent=2))
     for diagnostic in error.diagnostics():
-        console.print(f"error: {diagnostic}", style="red", markup=False)
+        console.print(f"error: {diagnostic}", style="red", markup=False, soft_wrap=True)
 
 
 def _print_json(document: dict[str, Any]) -> None:
@@ -262,7 +290,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = verb("serve", _serve, "Verify, plan, launch, self-test and serve; no MODEL serves the demo model")
     _model_options(sub, optional=True)
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    sub.add_argument("--port", type=int, default=8000, help="port to listen on (default: 8000)")
+    sub.add_argument("--port", type=_port, default=8000, help="port to listen on (default: 8000)")
     sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
     sub.add_argument(
@@ -293,8 +321,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, help="folder to write (default: MODEL/adapter_vllm)")
 
     sub = verb("doctor", _doctor, "List everything that would stop serve, with remedies")
-    sub.add_argument("--port", type=int, default=8000, help="port that serve would listen on (default: 8000)")
+    sub.add_argument(
+        "--port", type=_port, default=8000, help="port that serve would listen on (default: 8000)"
+    )
     return parser
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give an integer from 1 to 65535")
+    return int(text)
 
 
 def _model_options(sub: argparse.ArgumentParser, *, optional: bool = False) -> None:

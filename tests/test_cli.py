@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from decideploy import cli, errors
+from decideploy.cli import main
+
+README = Path(__file__).parent.parent / "README.md"
+
+IMPORT_LIGHTLY = """
+import sys
+import decideploy.cli, decideploy.artifacts, decideploy.hardware, decideploy.plan
+import decideploy.pins, decideploy.build, decideploy.decide
+print(*sorted({"torch", "vllm", "modal", "transformers"} & sys.modules.keys()))
+"""
+
+
+def readme_verbs() -> list[str]:
+    return re.findall(r"^\| `decideploy ([a-z-]+)", README.read_text("utf-8"), re.MULTILINE)
+
+
+def raising(error: BaseException) -> cli.Command:
+    def command(_options: argparse.Namespace, _console: Console) -> int:
+        raise error
+
+    return command
+
+
+def test_parser_has_every_verb_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    verbs = readme_verbs()
+    assert {"build", "verify", "plan", "serve", "doctor"} <= set(verbs)
+    for verb in verbs:
+        with pytest.raises(SystemExit) as stopped:
+            main([verb, "--help"])
+        assert stopped.value.code == 0
+        assert f"decideploy {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["serve", "doctor"])
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "8000.5", "http", "9" * 5000])
+def test_ports_outside_the_range_are_refused(
+    verb: str, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, f"--port={port}"])
+    assert stopped.value.code == 2
+    assert "integer from 1 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["1", "65535"])
+def test_ports_at_the_ends_of_the_range_are_taken(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(cli, "_doctor", lambda options, _console: asked.append(options.port) or 0)
+    assert main(["doctor", "--port", port]) == 0
+    assert asked == [int(port)]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.Error("x"), 1),
+        (errors.ConfigError("x"), 2),
+        (errors.IntegrityError("x"), 3),
+        (errors.PatchError("x"), 4),
+        (errors.VerificationError("x", issues=()), 5),
+        (errors.ProbeError("x"), 6),
+        (errors.CapacityError("x", needed_bytes=2, available_bytes=1, largest_term="t"), 7),
+        (errors.EngineError("x"), 8),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_status_tells_the_kind_of_error(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "_probe", raising(error))
+    assert main(["probe"]) == status
+
+
+def test_a_file_where_a_folder_belongs_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").write_text("")
+    assert main(["demo-model", str(tmp_path / "taken" / "model")]) == 2
+    told = capsys.readouterr().err
+    assert "Not a directory" in told
+    assert f"where: {tmp_path}/taken" in told
+    assert "next:" in told
+
+
+def undecodable() -> Exception:
+    with pytest.raises(UnicodeDecodeError) as caught:
+        b"key = \xff".decode()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied", "here.json"), ["Permission denied", "where: here.json"]),
+        (FileExistsError(17, "File exists", "a", None, "b"), ["File exists", "where: a -> b"]),
+        (OSError("no number"), ["no number"]),
+        (undecodable(), ["not UTF-8 text", "at byte 6", r"b'key = \xff'"]),
+        (RecursionError("too deep"), ["nests deeper", "too deep"]),
+    ],
+)
+def test_faults_of_files_are_configuration_errors(
+    error: Exception, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_probe", raising(error))
+    assert main(["probe", "--json"]) == 2
+    written = capsys.readouterr()
+    assert all(word in written.err for word in words)
+    document = json.loads(written.out)
+    assert document["error"] == "ConfigError"
+    assert document["diagnostics"][0]["next_step"]
+
+
+def test_a_nested_report_ends_without_traceback(
+    tmp_path: Path, demo_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("[" * 100_000)
+    assert main(["plan", str(demo_model), "--hardware", str(report)]) == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_long_paths_are_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = "/".join(["folder"] * 60)
+    monkeypatch.setattr(cli, "_probe", raising(errors.ConfigError("wrong", where=where)))
+    main(["probe"])
+    assert where in capsys.readouterr().err
+
+
+def test_imports_stay_light() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_LIGHTLY], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
