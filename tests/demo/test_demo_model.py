@@ -10,6 +10,7 @@ from decisions import bare_prompt, random_decisions
 from tokenizers import Tokenizer
 
 from decideploy.artifacts.safetensors_file import read_header
+from decideploy.cli import main
 from decideploy.decide import DecideRequest, render
 from decideploy.demo import modelopt, write_demo_model
 from decideploy.demo.random_weights import bell, flat
@@ -32,6 +33,15 @@ def digests(folder: Path) -> dict[str, str]:
 def test_a_second_run_writes_the_same_bytes(demo_model: Path, tmp_path: Path) -> None:
     write_demo_model(tmp_path / "again")
     assert digests(tmp_path / "again") == digests(demo_model)
+
+
+def test_a_folder_that_holds_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("mine")
+    assert main(["demo-model", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "not empty" in told
+    assert "next:" in told
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_random_streams_are_pinned_to_their_bits() -> None:

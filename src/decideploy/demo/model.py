@@ -12,6 +12,7 @@ import numpy as np
 from decideploy.artifacts.convert import VLLM_ADAPTER_DIR, convert_adapter
 from decideploy.artifacts.safetensors_file import StoredTensor, bf16, float32, write_tensors
 from decideploy.demo import architecture, modelopt, tokenizer, weights
+from decideploy.errors import ConfigError
 
 # Largest activation before each expert projection over the reference decisions, rounded up.
 ACTIVATION_AMAX = {"gate_proj": 6.0, "up_proj": 6.0, "down_proj": 16.0}
@@ -22,8 +23,17 @@ def write_demo_model(out: Path, *, nvfp4: bool = False) -> None:
 
     ``nvfp4`` stores the routed experts as ModelOpt does; everything else is bf16 in both variants.
     Needs neither torch nor a forward pass.
+
+    Raises:
+        ConfigError: ``out`` is a folder that holds something already; nothing is written then.
     """
     out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        raise ConfigError(
+            "the folder is not empty",
+            where=str(out),
+            next_step="name a new folder, or empty this one: its files would be mixed with the model's",
+        )
     _write_checkpoint(out, nvfp4=nvfp4)
     _write_texts(out, nvfp4=nvfp4)
     _write_decision_files(out)
