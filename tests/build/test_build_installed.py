@@ -4,6 +4,7 @@ import sys
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from build_fixtures import make_project
@@ -78,3 +79,53 @@ def test_vllm_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("decideploy.build.installed.distribution", missing)
     with pytest.raises(IntegrityError, match="not installed"):
         check_installed()
+
+
+def test_added_files_are_named(site: tuple[Path, Lock]):
+    folder, lock = site
+    (folder / "vllm" / "plugins").mkdir()
+    for name in ("plugins/extra.py", "spy.so", "sourceless.pyc"):
+        (folder / "vllm" / name).write_bytes(b"")
+    with pytest.raises(IntegrityError, match="files were added") as caught:
+        check_installed(lock)
+    assert "vllm/plugins/extra.py, vllm/sourceless.pyc, vllm/spy.so" in caught.value.what
+    assert "layer" not in caught.value.what
+
+
+def test_linked_folder_is_an_added_file(site: tuple[Path, Lock], tmp_path: Path):
+    folder, lock = site
+    (folder / "vllm" / "linked").symlink_to(tmp_path)
+    with pytest.raises(IntegrityError, match="vllm/linked"):
+        check_installed(lock)
+
+
+def test_bytecode_of_listed_sources_passes(site: tuple[Path, Lock]):
+    folder, lock = site
+    (folder / "vllm" / "__pycache__").mkdir()
+    for name in ("layer.cpython-311.pyc", "layer.cpython-311.opt-2.pyc", "__init__.cpython-311.pyc"):
+        (folder / "vllm" / "__pycache__" / name).write_bytes(b"compiled")
+    (folder / "vllm" / "layer.pyc").write_bytes(b"compiled")
+    assert check_installed(lock).recipe == "demo"
+
+
+def test_vllm_that_shadows_the_installed_one_is_told(
+    site: tuple[Path, Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, lock = site
+    shadow = tmp_path / "work" / "vllm" / "__init__.py"
+    shadow.parent.mkdir(parents=True)
+    shadow.write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "work"))
+    with pytest.raises(IntegrityError, match="another vllm") as caught:
+        check_installed(lock)
+    assert (caught.value.expected, caught.value.actual) == (str(folder / "vllm" / "__init__.py"), str(shadow))
+
+
+def test_imported_vllm_counts_before_the_path(site: tuple[Path, Lock], monkeypatch: pytest.MonkeyPatch):
+    _, lock = site
+    imported = ModuleType("vllm")
+    imported.__file__ = "/elsewhere/vllm/__init__.py"
+    monkeypatch.setitem(sys.modules, "vllm", imported)
+    with pytest.raises(IntegrityError, match="another vllm") as caught:
+        check_installed(lock)
+    assert caught.value.actual == "/elsewhere/vllm/__init__.py"

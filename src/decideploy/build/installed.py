@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
-from decideploy.build.record import RecordEntry, digest_files, is_package_file, parse_record
+from decideploy.build.record import PACKAGE, RecordEntry, digest_files, is_package_file, parse_record
 from decideploy.errors import IntegrityError
 from decideploy.pins import Lock, load_lock, recipe_names
 
@@ -40,6 +43,8 @@ def check_installed(lock: Lock | None = None) -> InstalledBuild:
     digest = digest_files(digests.items())
     if digest != lock.wheel.files_sha256:
         raise _difference(record, digests, digest, lock, str(found.locate_file("vllm")))
+    _refuse_unlisted(found, record)
+    _refuse_shadow(found)
     return InstalledBuild(
         version=found.version,
         recipe=lock.recipe.name,
@@ -100,14 +105,67 @@ def _difference(
         for path, sha256 in digests.items()
         if sha256 != record[path].sha256
     ]
-    shown = ", ".join(changed[:_SHOWN]) + (
-        f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    )
     what = (
-        f"installed files were changed after installation: {shown}"
+        f"installed files were changed after installation: {_some(changed)}"
         if changed
         else (f"the installed vllm calls itself {lock.wheel.version} but is another build of it")
     )
     return IntegrityError(
         what, where=where, expected=lock.wheel.files_sha256, actual=digest, next_step=_REINSTALL
     )
+
+
+def _some(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+
+
+def _refuse_unlisted(found: Distribution, record: dict[str, RecordEntry]) -> None:
+    """A file that no list names can be a plugin, a library or a data file that the build never had."""
+    unlisted = sorted(
+        path for path in _files_under_package(found) if path not in record and not _is_bytecode(path, record)
+    )
+    if unlisted:
+        raise IntegrityError(
+            f"files were added to the installed vllm: {_some(unlisted)}",
+            where=str(found.locate_file(PACKAGE)),
+            next_step=f"remove them, then {_REINSTALL}",
+        )
+
+
+def _files_under_package(found: Distribution) -> Iterator[str]:
+    root = str(found.locate_file(""))
+    for folder, subfolders, names in os.walk(os.path.join(root, PACKAGE)):
+        # os.walk does not enter a linked folder, but Python imports from it.
+        links = [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
+        inside = Path(folder).relative_to(root).as_posix()
+        yield from (f"{inside}/{name}" for name in [*names, *links])
+
+
+def _is_bytecode(path: str, record: dict[str, RecordEntry]) -> bool:
+    """Whether ``path`` is what Python or the installer compiles of a listed source."""
+    folder, _, name = path.rpartition("/")
+    if not name.endswith(".pyc"):
+        return False
+    folder = folder.removesuffix("/__pycache__")
+    return f"{folder}/{name.split('.')[0]}.py" in record
+
+
+def _refuse_shadow(found: Distribution) -> None:
+    checked = os.path.realpath(str(found.locate_file(f"{PACKAGE}__init__.py")))
+    imported = _imported_file()
+    if imported is None or os.path.realpath(imported) != checked:
+        raise IntegrityError(
+            "Python imports another vllm than the installed one",
+            where="sys.path, PYTHONPATH or the working folder",
+            expected=checked,
+            actual=imported or "a folder without __init__.py",
+            next_step=f"remove or rename {imported or 'that folder'}, or start from another folder",
+        )
+
+
+def _imported_file() -> str | None:
+    """The file of the ``vllm`` that is imported already, or that an import would find."""
+    if loaded := sys.modules.get("vllm"):
+        return loaded.__file__
+    spec = find_spec("vllm")
+    return spec.origin if spec else None
