@@ -301,6 +301,8 @@ BF16_FAULTS: list[tuple[str, str, Edit]] = [
     ("tokenizer-vocabulary", "large", set_key("tokenizer.json", "model.vocab.extra", 262_144)),
     ("head-verbalizer", "renamed", set_key("tokenizer.json", "model.vocab.A", 7)),
     ("calibration", "zero", set_key("calibration.json", "per_kind.noul", 0)),
+    ("calibration", "tiny", set_key("calibration.json", "per_kind.noul", 1e-320)),
+    ("calibration", "huge", set_key("calibration.json", "per_kind.noul", 101)),
     ("calibration", "absent", drop_key("calibration.json", "per_kind.score")),
     ("calibration", "text", set_key("calibration.json", "per_kind.choice", "1.0")),
     ("chat-template-empty", "empty", replace_bytes("chat_template.jinja", b"\n")),

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from decide_fakes import head_document
+from pydantic import ValidationError
 
-from decideploy.decide import Calibration, DecisionHead
+from decideploy.decide import Calibration, DecideResponse, DecisionHead
 from decideploy.errors import VerificationError
 
 
@@ -93,9 +94,22 @@ def test_calibration_has_temperatures_and_the_digest_of_its_bytes(tmp_path: Path
     assert calibration.sha256 == "37b60a6a00c11a1038f11cd3539197bfb94e27875a1c1d47fbcacd3ea7b5bf3c"
 
 
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "1", None])
-def test_temperature_must_be_finite_and_above_zero(tmp_path: Path, value: Any) -> None:
+@pytest.mark.parametrize("value", [0, -1.0, 1e-320, 0.009, 101, float("nan"), float("inf"), "1", None])
+def test_temperature_must_be_sane(tmp_path: Path, value: Any) -> None:
     path = write(tmp_path, {"per_kind": {"noul": 1.0, "choice": value, "score": 1.0}})
     with pytest.raises(VerificationError) as caught:
         Calibration.read(path)
     assert [fault.where for fault in caught.value.issues] == [f"{path}: per_kind.choice"]
+
+
+@pytest.mark.parametrize("value", [0.01, 100])
+def test_the_bounds_of_the_temperature_are_in_range(tmp_path: Path, value: float) -> None:
+    path = write(tmp_path, {"per_kind": {"noul": 1.0, "choice": value, "score": 1.0}})
+    assert Calibration.read(path).temperature("choice") == value
+
+
+def test_an_answer_has_finite_probabilities() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    answer = {"options": ("a",), "probabilities": (float("nan"),), "choice": "a", "choice_index": 0}
+    with pytest.raises(ValidationError, match=r"probabilities\.0"):
+        DecideResponse.model_validate({**answer, "usage": usage})

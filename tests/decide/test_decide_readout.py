@@ -74,5 +74,14 @@ def test_every_unusable_slot_is_named() -> None:
         read_out({309: -2.0, 310: math.nan}, "choice", 3, HEAD, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("bias", "temperature"), [([0.0] * 24, 1e-320), ([1e307] * 24, 0.01), ([1e308, -1e308] * 12, 0.01)]
+)
+def test_a_read_out_that_is_not_finite_is_an_error(bias: list[float], temperature: float) -> None:
+    with pytest.raises(EngineError, match="not finite") as caught:
+        read_out({300: -1.0, 301: -2.0}, "noul", 2, make_head(bias=bias), temperature)
+    assert caught.value.status == 502
+
+
 def test_foreign_tokens_are_ignored() -> None:
     assert read_out({300: -1.0, 301: -1.0, 7: 0.0}, "noul", 2, make_head(bias=[0.0] * 24), 1.0) == (0.5, 0.5)

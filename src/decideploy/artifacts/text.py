@@ -11,6 +11,7 @@ from decideploy.artifacts.files import ModelFiles
 from decideploy.artifacts.issue import Finding, RuleSet
 from decideploy.artifacts.shape import EMBEDDING
 from decideploy.artifacts.tensors import embedding_rows
+from decideploy.decide.calibration import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 RULES = RuleSet()
 
@@ -182,7 +183,7 @@ def processor(files: ModelFiles) -> Iterator[Finding]:
     next_step="take calibration.json from the pinned revision or fit it with `decideploy calibrate`",
 )
 def calibration(files: ModelFiles) -> Iterator[Finding]:
-    """Each kind has a finite temperature above zero, in either calibration."""
+    """Each kind has a temperature from 0.01 to 100, in either calibration."""
     for name in (names.CALIBRATION, names.CALIBRATION_GOLD):
         if not files.is_object(name):
             continue
@@ -190,7 +191,7 @@ def calibration(files: ModelFiles) -> Iterator[Finding]:
         temperatures = per_kind if isinstance(per_kind, dict) else {}
         for kind in KINDS:
             value = temperatures.get(kind)
-            if not _is_positive(value):
+            if not _is_positive(value) or not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
                 yield Finding(what=f"temperature is {value!r}"[:200], where=name, key=f"per_kind.{kind}")
 
 

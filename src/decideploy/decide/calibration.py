@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -13,7 +13,11 @@ from decideploy.decide.template import Kind
 
 FILE_NAME = "calibration.json"
 
-Temperature: TypeAlias = Annotated[FiniteFloat, Field(gt=0)]
+# No fit lies beyond: at either end the options are one certain answer or all alike.
+MIN_TEMPERATURE: Final = 0.01
+MAX_TEMPERATURE: Final = 100.0
+
+Temperature: TypeAlias = Annotated[FiniteFloat, Field(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)]
 
 
 class Temperatures(BaseModel):
@@ -50,5 +54,5 @@ class Calibration(BaseModel):
         return cls(temperatures=document.per_kind, sha256=hashlib.sha256(content).hexdigest())
 
     def temperature(self, kind: Kind) -> float:
-        """The divisor for ``kind``, finite and above zero."""
+        """The divisor for ``kind``, from 0.01 to 100."""
         return float(getattr(self.temperatures, kind))

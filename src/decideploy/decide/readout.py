@@ -26,12 +26,21 @@ def read_out(
 
     ``logprobs`` maps token id to log-probability (nats) over the active slots; a constant added to
     all of them changes nothing. Score of a slot: (log-probability + bias) / temperature; then softmax.
-    Raises EngineError(502) when a slot is missing, is not a finite number or is the placeholder.
+    Raises EngineError(502) when a slot is missing, is not a finite number or is the placeholder, or when
+    the result is not finite.
     """
     slots = head.slot_range(kind, n_options)
     check_slots(logprobs, slots, head)
     scores = [(logprobs[head.verbalizer_ids[slot]] + head.bias[slot]) / temperature for slot in slots]
-    return softmax(scores)
+    probabilities = softmax(scores)
+    if not all(map(math.isfinite, (*scores, *probabilities))):
+        raise EngineError(
+            f"the read-out is not finite: the slots' scores are {', '.join(map(str, scores))}",
+            status=502,
+            where=f"kind {kind}, temperature {temperature:g}",
+            next_step="compare calibration.json and decision_head.json with the model's pinned revision",
+        )
+    return probabilities
 
 
 def check_slots(logprobs: Mapping[int, float], slots: Sequence[int], head: DecisionHead) -> None:

@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    FiniteFloat,
     JsonValue,
     ValidationError,
     ValidationInfo,
@@ -175,7 +176,7 @@ class DecideResponse(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     options: tuple[str, ...]
-    probabilities: tuple[float, ...]
+    probabilities: tuple[FiniteFloat, ...]
     choice: str
     choice_index: int
     usage: Usage
