@@ -1,6 +1,8 @@
 import asyncio
 import json
 import logging
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -9,8 +11,8 @@ from decide_fakes import FakeEngine, make_calibration, make_encoder, make_head
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
-from decideploy.decide import DecideResponse, PromptEncoder
-from decideploy.decide.routes import DecideService, router
+from decideploy.decide import DecideResponse, PromptEncoder, RequestError
+from decideploy.decide.routes import MAX_BODY_BYTES, DecideService, parse_json, router
 from decideploy.decide.schema import BuildInfo, ErrorEnvelope
 from decideploy.errors import EngineError
 
@@ -168,6 +170,45 @@ def test_json_content_types_are_read(encoder: PromptEncoder, content_type: str) 
     assert reply.status_code == 200
 
 
+JSON_HEADERS = {"content-type": "application/json"}
+
+
+def test_a_body_of_the_largest_size_is_read_and_a_byte_more_is_not(encoder: PromptEncoder) -> None:
+    content = json.dumps(NOUL).encode().ljust(MAX_BODY_BYTES)
+    assert post(encoder, content=content, headers=JSON_HEADERS).status_code == 200
+    reply = post(encoder, content=content + b" ", headers=JSON_HEADERS)
+    error = ErrorEnvelope.model_validate_json(reply.content).error
+    assert (reply.status_code, error.code) == (413, "body_too_large")
+    assert "8 MiB" in error.message
+
+
+@pytest.mark.parametrize(
+    ("headers", "chunks_read"), [({}, 9), ({"content-length": str(MAX_BODY_BYTES + 1)}, 0)]
+)
+def test_no_more_of_a_large_body_is_read_than_needed(
+    encoder: PromptEncoder, headers: dict[str, str], chunks_read: int
+) -> None:
+    read: list[int] = []
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for index in range(100):
+            read.append(index)
+            yield b" " * 2**20
+
+    reply = post(encoder, content=chunks(), headers=JSON_HEADERS | headers)
+    assert reply.status_code == 413
+    assert len(read) == chunks_read
+
+
+def test_an_object_of_many_keys_is_checked_in_one_pass() -> None:
+    members = [f'"{index}": 0' for index in range(200_000)]
+    content = "{" + ", ".join([*members, members[-1]]) + "}"
+    started = time.process_time()
+    with pytest.raises(RequestError, match="'199999' twice"):
+        parse_json(content.encode())
+    assert time.process_time() - started < 5
+
+
 def test_another_method_is_405_in_the_envelope(encoder: PromptEncoder) -> None:
     reply = send(make_app(encoder, FakeEngine()), "GET", "/v1/decide")
     assert (reply.status_code, reply.json()["error"]["code"]) == (405, "method_not_allowed")
@@ -259,6 +300,7 @@ def test_info(encoder: PromptEncoder) -> None:
 def test_openapi_lists_the_errors(encoder: PromptEncoder) -> None:
     schema = send(make_app(encoder, FakeEngine()), "GET", "/openapi.json").json()
     responses = schema["paths"]["/v1/decide"]["post"]["responses"]
-    assert set(responses) == {"200", "400", "415", "422", "500", "502", "503", "504"}
+    assert set(responses) == {"200", "400", "413", "415", "422", "500", "502", "503", "504"}
     reference = responses["422"]["content"]["application/json"]["schema"]["$ref"]
     assert reference.endswith("/ErrorEnvelope")
+    assert "8 MiB" in responses["413"]["description"]

@@ -46,6 +46,8 @@ Result = TypeVar("Result")
 
 # nginx's status for a client that left; nobody reads it but the access log.
 CLIENT_CLOSED_REQUEST: Final = 499
+# 32 bytes for each of 262,144 tokens, the longest context there is; a body is held and parsed as a whole.
+MAX_BODY_BYTES: Final = 8 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +94,19 @@ class ClientLeftError(Exception):
 
 
 class StrictJsonRequest(Request):  # type: ignore[misc]
-    """A request whose body is JSON as RFC 8259 has it: no NaN, no Infinity, no key twice."""
+    """A request whose body is JSON as RFC 8259 has it: no NaN, no Infinity, no key twice; 8 MiB at most."""
+
+    async def body(self) -> bytes:
+        """The body, read once; RequestError(413) as soon as it is known to be too large."""
+        if not hasattr(self, "_body"):
+            declared = self.headers.get("content-length", "")
+            check_body_size(int(declared) if declared.isdecimal() else 0)
+            content = bytearray()
+            async for chunk in self.stream():
+                content += chunk
+                check_body_size(len(content))
+            self._body = bytes(content)
+        return self._body
 
     async def json(self) -> Any:
         """The body, parsed once; RequestError(400) when it is not JSON."""
@@ -147,6 +161,17 @@ def check_content_type(request: Request) -> None:
         )
 
 
+def check_body_size(size_bytes: int) -> None:
+    """Raise RequestError(413) when a body of ``size_bytes`` is larger than ``MAX_BODY_BYTES``."""
+    if size_bytes > MAX_BODY_BYTES:
+        raise RequestError(
+            f"the body has more than {MAX_BODY_BYTES} bytes ({MAX_BODY_BYTES // 2**20} MiB), the most that "
+            "this server reads: shorten the state",
+            code="body_too_large",
+            status=413,
+        )
+
+
 def error_response(error: Exception) -> Response:
     """The HTTP answer to ``error``; one that was not raised on purpose is logged and not told."""
     if isinstance(error, ClientLeftError | ClientDisconnect):
@@ -180,12 +205,12 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"an object has the key {repeated!r} twice")
-    return document
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"an object has the key {key!r} twice")
+        seen.add(key)
+    return dict(pairs)
 
 
 async def unless_client_leaves(request: Request, work: Awaitable[Result]) -> Result:
@@ -213,6 +238,10 @@ async def _disconnected(request: Request) -> None:
 
 ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": ErrorEnvelope, "description": "Not JSON, or longer than max_model_len"},
+    413: {
+        "model": ErrorEnvelope,
+        "description": f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB ({MAX_BODY_BYTES} bytes)",
+    },
     415: {"model": ErrorEnvelope, "description": "The body does not say that it is JSON"},
     422: {"model": ErrorEnvelope, "description": "A field is wrong; param names it"},
     500: {"model": ErrorEnvelope, "description": "Internal error"},
