@@ -183,6 +183,62 @@ def test_broken_report_is_a_config_error(tmp_path: Path, text: str, told: str) -
         load_report(path)
 
 
+GPU = ("gpus", 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "told"),
+    [
+        (
+            (*GPU, "total_bytes", "value"),
+            "150000000000",
+            "gpus.0.total_bytes.value: Input should be a valid int",
+        ),
+        ((*GPU, "total_bytes", "value"), 0, "greater than 0"),
+        ((*GPU, "total_bytes", "value"), True, "gpus.0.total_bytes.value"),
+        ((*GPU, "total_bytes", "value"), 1.5, "gpus.0.total_bytes.value"),
+        ((*GPU, "total_bytes", "value"), 10**400, "gpus.0.total_bytes.value"),
+        ((*GPU, "free_bytes", "value"), -1, "gpus.0.free_bytes.value"),
+        ((*GPU, "free_bytes", "value"), 1 << 50, "gpus.0.free_bytes.value: .* more than the total"),
+        ((*GPU, "holders", "value"), ["one"], "gpus.0.holders.value.0"),
+        ((*GPU, "holders"), None, "gpus.0.holders"),
+        ((*GPU, "visible"), "yes", "gpus.0.visible"),
+        ((*GPU, "compute_capability"), "9.0", "gpus.0.compute_capability"),
+        ((*GPU, "colour"), "green", "gpus.0.colour"),
+        (("gpus",), {}, "gpus"),
+        (("host", "cores", "value"), 0, "host.cores.value"),
+        (("host", "cpu_flags", "value"), {"avx2": 1}, "host.cpu_flags.value.avx2"),
+        (("host", "ram_available_bytes", "value"), 1 << 60, "host.ram_available_bytes.value: .* more than"),
+        (("host",), [], "host"),
+        (("driver_version", "value"), 580, "driver_version.value"),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_key(
+    root: Path, tmp_path: Path, keys: tuple[str | int, ...], value: object, told: str
+) -> None:
+    document: Any = json.loads(
+        json.dumps(probe(nvml=FakeNvml(), root=root, environ={"HOME": str(root)}).to_dict())
+    )
+    within = document
+    for key in keys[:-1]:
+        within = within[key]
+    within[keys[-1]] = value
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_report(path)
+    assert str(path) in caught.value.where
+    assert "probe --json" in caught.value.next_step
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema_version": ' + "9" * 5000 + "}", "\udcff"])
+def test_a_report_that_no_parser_takes_is_a_config_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_report(path)
+
+
 def test_table_shows_unknown_and_conditions(root: Path) -> None:
     console = Console(width=200, record=True, quiet=True)
     console.quiet = False

@@ -1,6 +1,6 @@
 """Facts of the 26B shape and of a small bf16 model, in the shape that verification gives."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,7 +87,7 @@ def known(value: Any) -> Reading[Any]:
 
 def host(available_bytes: int | None = 16 * GIB, **changes: Any) -> Host:
     offline = unknown("test")
-    values = dict.fromkeys(Host.__dataclass_fields__, offline)
+    values = dict.fromkeys((field.name for field in fields(Host)), offline)
     return Host(**values | {"ram_available_bytes": known(available_bytes)} | changes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -57,5 +57,5 @@ def card_report(name: str) -> HardwareReport:
         uuid=offline,
         holders=offline,
     )
-    host = Host(**dict.fromkeys(Host.__dataclass_fields__, offline))
+    host = Host(**dict.fromkeys((field.name for field in fields(Host)), offline))
     return HardwareReport(host=host, gpus=(gpu,), driver_version=offline, cuda_version=offline)

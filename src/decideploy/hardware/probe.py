@@ -205,7 +205,7 @@ def _host_conditions(host: Host) -> tuple[Diagnostic, ...]:
                 code="cache-not-writable",
                 what=f"cannot write the cache folders of {', '.join(closed)}",
                 where=host.cache_roots.source,
-                next_step="set these variables to writable folders, or serve with --state-dir",
+                next_step="set these variables, or DECIDEPLOY_HOME for all of them, to writable folders",
             )
         )
     return tuple(conditions)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -17,11 +18,15 @@ SCHEMA_VERSION = 1
 GIB = 1024**3
 
 T = TypeVar("T")
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Size = Annotated[int, Field(gt=0, lt=2**63)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading(Generic[T]):
     """One value and how it was learnt; ``value`` is None when it could not be read, never a guess."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     value: T | None
     source: str
@@ -45,13 +50,15 @@ class Gpu:
     ``visible`` is False when CUDA_VISIBLE_DEVICES hides it from the engine.
     """
 
-    index: int
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    index: Count
     name: Reading[str]
     compute_capability: Reading[str]
-    total_bytes: Reading[int]
-    free_bytes: Reading[int]
+    total_bytes: Reading[Size]
+    free_bytes: Reading[Count]
     uuid: Reading[str]
-    holders: Reading[tuple[int, ...]]
+    holders: Reading[tuple[Count, ...]]
     visible: bool = True
 
 
@@ -64,12 +71,14 @@ class Host:
     installed version, None when absent.
     """
 
-    cores: Reading[int]
-    ram_total_bytes: Reading[int]
-    ram_available_bytes: Reading[int]
-    cgroup_limit_bytes: Reading[int]
-    cgroup_used_bytes: Reading[int]
-    shm_bytes: Reading[int]
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    cores: Reading[Size]
+    ram_total_bytes: Reading[Size]
+    ram_available_bytes: Reading[Count]
+    cgroup_limit_bytes: Reading[Count]
+    cgroup_used_bytes: Reading[Count]
+    shm_bytes: Reading[Count]
     cpu_flags: Reading[Mapping[str, bool]]
     cache_roots: Reading[Mapping[str, bool]]
     packages: Reading[Mapping[str, str | None]]
@@ -78,6 +87,8 @@ class Host:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HardwareReport:
     """What ``probe`` found. ``conditions`` are named faults, each with its remedy."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     host: Host
     driver_version: Reading[str]
@@ -110,47 +121,54 @@ def load_report(path: Path) -> HardwareReport:
             where=f"{path}: schema_version",
             next_step="write it again with `decideploy probe --json`",
         )
+    # The one value that is derived: which GPUs are visible decides it.
+    values = {key: value for key, value in document.items() if key not in ("schema_version", "platform")}
     try:
-        return _report_of(document)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"hardware report is malformed: {error}",
-            where=str(path),
-            next_step="write it again with `decideploy probe --json`",
-        ) from error
+        # From JSON, because strict checks of Python values take no mapping for a dataclass.
+        report = TypeAdapter(HardwareReport).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        faults = {".".join(map(str, fault["loc"])): fault["msg"] for fault in error.errors()}
+        raise _malformed(path, faults) from error
+    if faults := dict(_contradictions(report)):
+        raise _malformed(path, faults)
+    return report
+
+
+def _malformed(path: Path, faults: Mapping[str, str]) -> ConfigError:
+    told = "; ".join(f"{key}: {message}" for key, message in faults.items())
+    return ConfigError(
+        f"hardware report is malformed: {told}",
+        where=", ".join(f"{path}: {key}" for key in faults),
+        next_step="write it again with `decideploy probe --json`",
+    )
+
+
+def _contradictions(report: HardwareReport) -> Iterator[tuple[str, str]]:
+    """Keys of values that exceed the whole of which they are a part."""
+    host = report.host
+    pairs = [("host.ram_available_bytes", host.ram_available_bytes, host.ram_total_bytes)]
+    pairs += [(f"gpus.{n}.free_bytes", gpu.free_bytes, gpu.total_bytes) for n, gpu in enumerate(report.gpus)]
+    for key, part, whole in pairs:
+        if part.value is not None and whole.value is not None and part.value > whole.value:
+            yield f"{key}.value", f"{part.value} is more than the total of {whole.value}"
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"cannot read hardware report: {error}",
             where=str(path),
             next_step="name a known card or a file written by `decideploy probe --json`",
         ) from error
     if not isinstance(document, dict):
-        raise ConfigError("hardware report is not a JSON object", where=str(path))
+        raise ConfigError(
+            "hardware report is not a JSON object",
+            where=str(path),
+            next_step="name a known card or a file written by `decideploy probe --json`",
+        )
     return document
-
-
-def _report_of(document: Mapping[str, Any]) -> HardwareReport:
-    return HardwareReport(
-        host=Host(**{key: Reading(**value) for key, value in document["host"].items()}),
-        driver_version=Reading(**document["driver_version"]),
-        cuda_version=Reading(**document["cuda_version"]),
-        gpus=tuple(_gpu_of(gpu) for gpu in document["gpus"]),
-        conditions=tuple(Diagnostic(**condition) for condition in document["conditions"]),
-    )
-
-
-def _gpu_of(document: Mapping[str, Any]) -> Gpu:
-    fields: dict[str, Any] = {
-        key: Reading(**value) if isinstance(value, dict) else value for key, value in document.items()
-    }
-    holders = fields.pop("holders")
-    held = None if holders.value is None else tuple(holders.value)
-    return Gpu(**fields, holders=Reading(value=held, source=holders.source))
 
 
 def print_report(report: HardwareReport, console: Console | None = None) -> None:
