@@ -12,6 +12,7 @@ from rich.console import Console
 
 from decideploy import cli, errors
 from decideploy.cli import main
+from decideploy.plan import Workload
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -61,6 +62,32 @@ def test_ports_at_the_ends_of_the_range_are_taken(port: str, monkeypatch: pytest
     monkeypatch.setattr(cli, "_doctor", lambda options, _console: asked.append(options.port) or 0)
     assert main(["doctor", "--port", port]) == 0
     assert asked == [int(port)]
+
+
+@pytest.mark.parametrize("option", ["--max-model-len", "--max-num-seqs"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "9" * 5000])
+def test_sizes_of_the_workload_are_positive(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", "model", f"{option}={value}"])
+    assert stopped.value.code == 2
+    assert "no integer above 0" in capsys.readouterr().err
+
+
+def test_the_plan_takes_what_is_asked_for(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wishes = ["--max-model-len", "512", "--max-num-seqs", "7"]
+    assert main(["plan", str(demo_model), "--hardware", "h200", "--json", *wishes]) == 0
+    launch = json.loads(capsys.readouterr().out)
+    assert (launch["max_model_len"], launch["max_num_seqs"]) == (512, 7)
+
+
+def test_serve_hands_on_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Workload] = []
+    monkeypatch.setattr("decideploy.serve.serve", lambda options, _console: asked.append(options.workload))
+    assert main(["serve", "--max-model-len", "512"]) == 0
+    assert main(["serve", "--max-num-seqs", "7"]) == 0
+    assert asked == [Workload(max_model_len=512), Workload(max_num_seqs=7)]
 
 
 @pytest.mark.parametrize(

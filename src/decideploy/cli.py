@@ -21,6 +21,7 @@ from decideploy.errors import ConfigError, Error, VerificationError
 if TYPE_CHECKING:
     from decideploy.artifacts import Verification
     from decideploy.hardware import HardwareReport
+    from decideploy.plan import Workload
 
 # Written out here: importing decideploy.artifacts takes longer than parsing the arguments.
 FORMATS = ("table", "json", "sarif", "github")
@@ -153,12 +154,19 @@ def _hardware(name: str) -> HardwareReport:
     return probe() if name == "auto" else load_hardware(name)
 
 
+def _workload(options: argparse.Namespace) -> Workload:
+    from decideploy.plan import Workload
+
+    asked = {"max_model_len": options.max_model_len, "max_num_seqs": options.max_num_seqs}
+    return Workload(**{name: value for name, value in asked.items() if value is not None})
+
+
 def _plan(options: argparse.Namespace, console: Console) -> int:
     from decideploy.plan import plan, print_plan
 
     verification = _verified(options)
     verification.raise_for_issues()
-    launch = plan(verification.known_facts(), _hardware(options.hardware))
+    launch = plan(verification.known_facts(), _hardware(options.hardware), workload=_workload(options))
     if options.json:
         _print_json(launch.to_dict())
     else:
@@ -180,6 +188,7 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             check=options.check,
             json=options.json,
             startup_timeout_s=options.startup_timeout,
+            workload=_workload(options),
         ),
         console,
     )
@@ -286,11 +295,13 @@ def _parser() -> argparse.ArgumentParser:
     sub = verb("plan", _plan, "Choose the FP4 path, memory settings and engine arguments")
     _model_options(sub)
     sub.add_argument("--hardware", default="auto", help="auto, a card's name or a probe --json file")
+    _workload_options(sub)
 
     sub = verb("serve", _serve, "Verify, plan, launch, self-test and serve; no MODEL serves the demo model")
     _model_options(sub, optional=True)
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     sub.add_argument("--port", type=_port, default=8000, help="port to listen on (default: 8000)")
+    _workload_options(sub)
     sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
     sub.add_argument(
@@ -327,6 +338,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer above 0")
+    return int(text)
+
+
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} is no port: give an integer from 1 to 65535")
@@ -337,6 +354,18 @@ def _model_options(sub: argparse.ArgumentParser, *, optional: bool = False) -> N
     sub.add_argument("model", nargs="?" if optional else None, metavar="MODEL", help="a folder or a hub id")
     sub.add_argument("--adapter", type=Path, help="the adapter's folder (default: MODEL/adapter_vllm)")
     sub.add_argument("--revision", help="the commit of a hub id, 40 hexadecimal digits")
+
+
+def _workload_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--max-model-len",
+        type=_positive,
+        metavar="TOKENS",
+        help="longest prompt and answer (default: the longest that fits)",
+    )
+    sub.add_argument(
+        "--max-num-seqs", type=_positive, metavar="N", help="most requests in one step (default: 64)"
+    )
 
 
 def _url_option(sub: argparse.ArgumentParser) -> None:

@@ -1,3 +1,5 @@
+import itertools
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -5,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report
 
+from decideploy.cli import main
 from decideploy.errors import CapacityError
 from decideploy.hardware import card_report
 from decideploy.plan import Workload, plan
@@ -74,7 +77,38 @@ def test_too_long_context_names_the_flag() -> None:
             gpu_report(24 * GIB, capability="8.9"),
             workload=Workload(max_model_len=262_144),
         )
-    assert "max_model_len" in caught.value.next_step
+    assert "--max-model-len" in caught.value.next_step
+
+
+def test_too_many_sequences_name_the_flag() -> None:
+    with pytest.raises(CapacityError) as caught:
+        plan(facts_26b(), gpu_report(24 * GIB, capability="8.9"), workload=Workload(max_num_seqs=8192))
+    assert caught.value.next_step.startswith("lower --max-num-seqs")
+
+
+def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    return capsys.readouterr().out
+
+
+def test_remedies_name_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    helps = [help_of(verb, capsys) for verb in ("plan", "serve")]
+    asked = [
+        {"max_model_len": 262_144},
+        {"max_num_seqs": 8192},
+        {"max_num_batched_tokens": 1 << 20},
+        {"prompt_tokens": 1 << 20},
+        {},
+    ]
+    for wishes, size in itertools.product(asked, (1, 16, 18)):
+        with pytest.raises(CapacityError) as caught:
+            plan(facts_26b(), gpu_report(size * GIB, capability="8.9"), workload=Workload(**wishes))
+        told = caught.value.next_step
+        flags = re.findall(r"--[a-z-]+", told)
+        assert not re.search(r"[a-z]_[a-z]", told)
+        assert all(flag in text for flag in flags for text in helps)
+        assert flags or "GiB more" in told
 
 
 def test_cpu_without_memory_is_refused() -> None:

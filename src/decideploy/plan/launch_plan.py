@@ -366,7 +366,7 @@ def _model_len(
         if workload.max_model_len > longest:
             raise ConfigError(
                 f"max_model_len {workload.max_model_len} exceeds the model's {longest}",
-                where="max_model_len",
+                where="--max-model-len",
                 next_step=f"ask for {longest} or less",
             )
         return workload.max_model_len

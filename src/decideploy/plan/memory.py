@@ -27,6 +27,9 @@ _CPU_RUNTIME_BYTES = 3 * GIB
 # vLLM estimated 0.3 GiB for its default sizes; each further size holds little, its buffers are shared.
 _GRAPH_BASE_BYTES = 300 * MIB
 _GRAPH_SIZE_BYTES = 8 * MIB
+# Options of `plan` and `serve`; the other settings are the plan's own, so no remedy names them.
+_SHORTER = "lower --max-model-len"
+_FEWER_SEQUENCES = "lower --max-num-seqs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,25 +149,23 @@ def step_terms(facts: ModelFacts, *, max_num_seqs: int, batched_tokens: int) -> 
             name="penalty tables",
             size_bytes=max_num_seqs * (4 * vocab + vocab // 8),
             formula="seqs x (4V + V/8)",
-            remedy="lower max_num_seqs",
+            remedy=_FEWER_SEQUENCES,
         ),
         MemoryTerm(
             name="logits",
             size_bytes=max_num_seqs * 8 * vocab,
             formula="seqs x (2V bf16 + 2V softcap + 4V processed)",
-            remedy="lower max_num_seqs",
+            remedy=_FEWER_SEQUENCES,
         ),
         MemoryTerm(
             name="expert workspace",
             size_bytes=2 * batched_tokens * max(facts.top_k or 0, 1) * facts.hidden_size * _BF16_BYTES,
             formula="2 x tokens x top_k x hidden x 2 B",
-            remedy="lower max_num_batched_tokens",
         ),
         MemoryTerm(
             name="activations",
             size_bytes=batched_tokens * _BF16_BYTES * _activation_width(facts),
             formula="2 B x tokens x (4 hidden + 2 QKV + 2 MLP)",
-            remedy="lower max_num_batched_tokens",
         ),
     )
 
@@ -179,7 +180,6 @@ def cuda_terms(capture_sizes: int) -> tuple[MemoryTerm, ...]:
             name="CUDA graphs",
             size_bytes=_GRAPH_BASE_BYTES + capture_sizes * _GRAPH_SIZE_BYTES,
             formula="300 MiB + 8 MiB a size",
-            remedy="lower prompt_tokens",
         ),
     )
 
@@ -200,7 +200,7 @@ def require_fit(terms: tuple[MemoryTerm, ...], floor_bytes: int, available_bytes
     floor_leads = floor_bytes > largest.size_bytes
     name = "KV cache (startup floor)" if floor_leads else largest.name
     size = floor_bytes if floor_leads else largest.size_bytes
-    remedy = "lower max_model_len" if floor_leads else largest.remedy
+    remedy = _SHORTER if floor_leads else largest.remedy
     raise CapacityError(
         f"needs {needed / GIB:.2f} GiB, {available_bytes / GIB:.2f} GiB can be used; "
         f"largest: {name}, {size / GIB:.2f} GiB",
@@ -212,18 +212,17 @@ def require_fit(terms: tuple[MemoryTerm, ...], floor_bytes: int, available_bytes
     )
 
 
-def _next_step(missing_bytes: int, terms: tuple[MemoryTerm, ...], floor_bytes: int, remedy: str) -> str:
-    """The flag that can free ``missing_bytes``, or the plain truth that none can."""
-    adjustable: dict[str, int] = {"lower max_model_len": floor_bytes}
+def _next_step(missing_bytes: int, terms: tuple[MemoryTerm, ...], floor_bytes: int, leading: str) -> str:
+    """The option that can free ``missing_bytes``, ``leading`` before others, or the truth that none can."""
+    adjustable: dict[str, int] = {leading: 0} if leading else {}
+    adjustable[_SHORTER] = floor_bytes
     for term in terms:
         if term.remedy:
             adjustable[term.remedy] = adjustable.get(term.remedy, 0) + term.size_bytes
-    if remedy:
-        return remedy
-    enough = [flag for flag, size in adjustable.items() if size > missing_bytes]
+    enough = [remedy for remedy, size in adjustable.items() if size > missing_bytes]
     if enough:
         return f"{enough[0]}, or free {missing_bytes / GIB:.2f} GiB"
-    return f"use a device with {missing_bytes / GIB:.2f} GiB more; no setting frees as much"
+    return f"use a device with {missing_bytes / GIB:.2f} GiB more; no option frees as much"
 
 
 def _shared_v_bytes(facts: ModelFacts) -> int:
