@@ -18,7 +18,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decideploy.build, "check_installed", lambda: SimpleNamespace(version="0.30.0+cpu"))
 
 
-def examine(tmp_path: Path, *codes: str, port: int = 0) -> DoctorReport:
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def examine(tmp_path: Path, *codes: str, port: int | None = None) -> DoctorReport:
+    port = free_port() if port is None else port
     conditions = tuple(Diagnostic(code=code, what=code, next_step="do it") for code in codes)
     report: HardwareReport = replace(card_report("h100"), conditions=conditions)
     return doctor(port=port, state_dir=tmp_path, probe_hardware=lambda: report)
@@ -52,5 +59,11 @@ def test_every_fault_is_reported_and_the_first_gives_the_code(
 
 def test_unwritable_state_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    report = doctor(port=0, state_dir=tmp_path / "file" / "state", probe_hardware=lambda: card_report("h100"))
+    state = tmp_path / "file" / "state"
+    report = doctor(port=free_port(), state_dir=state, probe_hardware=lambda: card_report("h100"))
     assert report.checks[-1].exit_code == 2
+
+
+def test_port_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    report = examine(tmp_path, port=0)
+    assert [check.name for check in report.checks if check.exit_code] == ["port"]

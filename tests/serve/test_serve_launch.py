@@ -11,7 +11,14 @@ import psutil
 import pytest
 
 from decideploy.errors import ConfigError, EngineError
-from decideploy.serve.launch import EngineProcess, check_port, engine_command, reachable_host
+from decideploy.serve.launch import (
+    EngineProcess,
+    check_port,
+    claim_port,
+    engine_command,
+    engine_environment,
+    reachable_host,
+)
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 
@@ -182,7 +189,7 @@ def test_death_of_the_engine_takes_its_family(port: int, tmp_path: Path, pid_fil
 
 def test_vllm_runs_in_this_python() -> None:
     command = engine_command(("vllm", "serve", "/m"))
-    assert command == (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", "/m")
+    assert command == (sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", "/m")
 
 
 @pytest.mark.parametrize(
@@ -191,3 +198,68 @@ def test_vllm_runs_in_this_python() -> None:
 )
 def test_reachable_host(host: str, reached: str) -> None:
     assert reachable_host(host) == reached
+
+
+def test_environment_leads_to_the_checked_vllm() -> None:
+    found = engine_environment({"A": "plan"}, {"A": "shell", "B": "shell", "PYTHONPATH": "/elsewhere"})
+    assert found == {"A": "plan", "B": "shell", "PYTHONSAFEPATH": "1"}
+
+
+def test_engine_does_not_see_the_working_folder(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    look = "from importlib.util import find_spec; print(getattr(find_spec('vllm'), 'origin', None))"
+    running = EngineProcess(
+        (*engine_command(("vllm",))[:2], "-c", look),
+        env={},
+        host="127.0.0.1",
+        port=port,
+        log_path=tmp_path / "log",
+    )
+    with running:
+        running.start()
+        running.wait()
+    assert len(running.log.tail()) == 1
+    assert str(tmp_path) not in running.log.tail()[0]
+
+
+def test_second_engine_on_the_port_is_refused_before_the_first_listens(port: int, tmp_path: Path) -> None:
+    with engine("hangs", port, tmp_path) as first:
+        first.start()
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}") as caught:
+            engine("serves", port, tmp_path / "second").start()
+        with pytest.raises(ConfigError, match="another `decideploy serve`"):
+            check_port("127.0.0.1", port)
+    assert "--port" in caught.value.next_step
+    assert not (tmp_path / "second").exists()
+    check_port("127.0.0.1", port)
+
+
+def test_failed_start_lets_go_of_the_port(port: int, tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot write to the state folder") as caught:
+        engine("serves", port, tmp_path).start()
+    assert "DECIDEPLOY_HOME" in caught.value.next_step
+    claim_port("127.0.0.1", port).close()
+
+
+@pytest.mark.parametrize("number", [-1, 0, 65536, 2**70])
+def test_port_outside_the_range_is_told(number: int) -> None:
+    with pytest.raises(ConfigError, match=f"port {number} does not exist") as caught:
+        check_port("127.0.0.1", number)
+    assert "65535" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("host", "advice"),
+    [("192.0.2.1", "0.0.0.0"), ("name.invalid", "getent"), ("a" * 64, "getent"), ("a\0b", "getent")],
+)
+def test_address_of_another_machine_gets_its_own_advice(host: str, advice: str, port: int) -> None:
+    with pytest.raises(ConfigError, match="cannot listen") as caught:
+        check_port(host, port)
+    assert advice in caught.value.next_step
+    assert "ss -ltnp" not in caught.value.next_step

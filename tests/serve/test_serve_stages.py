@@ -120,7 +120,7 @@ def test_wrong_build_stops_serve_but_not_a_dry_run(
     assert "would stop serve" in console.export_text()
 
 
-def test_taken_port_is_found_before_the_engine(
+def test_taken_port_is_found_before_anything_else(
     ground: Any, port: int, tmp_path: Path, console: Console
 ) -> None:
     with socket.socket() as other:
@@ -128,6 +128,21 @@ def test_taken_port_is_found_before_the_engine(
         other.listen()
         with pytest.raises(ConfigError, match="cannot listen"):
             serve(options(port, tmp_path), console)
+        assert "build" not in console.export_text(clear=False)
+        serve(options(port, tmp_path, dry_run=True), console)
+    assert "VLLM_PLUGINS" in console.export_text()
+
+
+def test_dry_run_refuses_a_port_that_does_not_exist(ground: Any, tmp_path: Path, console: Console) -> None:
+    with pytest.raises(ConfigError, match="port 70000"):
+        serve(options(70000, tmp_path, dry_run=True), console)
+
+
+def test_unwritable_state_folder_is_told_by_the_demo_model(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write to the state folder") as caught:
+        stages.demo_model(tmp_path / "file" / "state")
+    assert "DECIDEPLOY_HOME" in caught.value.next_step
 
 
 def test_sigterm_ends_serve_cleanly(ground: Any, port: int, tmp_path: Path, console: Console) -> None:

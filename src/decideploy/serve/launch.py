@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,10 +25,53 @@ _POLL_S = 0.25
 _KILL_WAIT_S = 15.0
 _SHOWN_LINES = 15
 _ENGINE_MODULE = "vllm.entrypoints.cli.main"
+_LAST_PORT = 65535
+
+
+def check_port_number(port: int) -> None:
+    """ConfigError unless ``port`` is one that a server can be reached at."""
+    if not 1 <= port <= _LAST_PORT:
+        raise ConfigError(
+            f"port {port} does not exist",
+            where="--port",
+            next_step=f"choose a --port from 1 to {_LAST_PORT}",
+        )
 
 
 def check_port(host: str, port: int) -> None:
-    """Bind ``host``:``port`` and let go, so that a taken port is found before a long load. ConfigError."""
+    """Take ``host``:``port`` and let go, so that a taken port is found before a long load.
+
+    Raises:
+        ConfigError: another serve holds the port or is about to, something listens there, or the address is
+            none of this machine's.
+    """
+    check_port_number(port)
+    claim_port(host, port).close()
+    _bind(host, port)
+
+
+def claim_port(host: str, port: int) -> socket.socket:
+    """Hold ``port`` against other serves until the socket is closed; ConfigError when one holds it.
+
+    The engine binds only after its load. The kernel frees the name when its holder dies, however it dies.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0decideploy-serve-{port}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            # A sandbox without abstract names loses this early warning, no more.
+            return claim
+        claim.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: another `decideploy serve` holds the port",
+            where="--port",
+            next_step="stop that server or choose another --port",
+        ) from error
+    return claim
+
+
+def _bind(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As the server does: a port whose old connections linger in TIME_WAIT is free.
@@ -34,19 +79,38 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
             probe.listen(1)
-        except OSError as error:
+        except (OSError, OverflowError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror}",
+                f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}",
                 where="--host, --port",
-                next_step=f"stop what listens there (`ss -ltnp 'sport = :{port}'`) or choose another --port",
+                next_step=_bind_advice(error, port),
             ) from error
 
 
+def _bind_advice(error: Exception, port: int) -> str:
+    if not isinstance(error, OSError) or isinstance(error, socket.gaierror):
+        return "give --host an address of this machine, or a name that resolves to one (`getent hosts NAME`)"
+    if error.errno == errno.EADDRINUSE:
+        return f"stop what listens there (`ss -ltnp 'sport = :{port}'`) or choose another --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "give --host an address of this machine (`ip -brief address`), or 0.0.0.0 for all of them"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "choose a --port above 1023"
+    return "choose another --host or --port"
+
+
 def engine_command(argv: Sequence[str]) -> tuple[str, ...]:
-    """``vllm serve …`` of a plan as a command of this very Python, whatever PATH holds."""
+    """``vllm serve …`` of a plan by this very Python, whatever PATH or the working folder hold."""
     if not argv or argv[0] != "vllm":
         return tuple(argv)
-    return (sys.executable, "-m", _ENGINE_MODULE, *argv[1:])
+    return (sys.executable, "-P", "-m", _ENGINE_MODULE, *argv[1:])
+
+
+def engine_environment(env: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """``env`` over this process's environment, less what would put another vllm before the checked one."""
+    merged = {**(os.environ if environ is None else environ), **env, "PYTHONSAFEPATH": "1"}
+    merged.pop("PYTHONPATH", None)
+    return merged
 
 
 class EngineProcess:
@@ -68,18 +132,36 @@ class EngineProcess:
         self.command = engine_command(argv)
         self.base_url = f"http://{reachable_host(host)}:{port}"
         self.log = EngineLog(log_path)
-        self._env = {**os.environ, **env}
+        self._env = engine_environment(env)
         self._host, self._port = host, port
         self._drain_s = drain_s
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
+        self._claim: socket.socket | None = None
 
     def start(self) -> None:
-        """Bind-check the port, then start. ConfigError when the port is taken; returns before it is ready."""
-        check_port(self._host, self._port)
+        """Take the port and make the log's folder, then start; returns before the engine is ready.
+
+        Raises:
+            ConfigError: the port is taken, or the log cannot be written.
+        """
+        check_port_number(self._port)
+        self._claim = claim_port(self._host, self._port)
+        try:
+            _bind(self._host, self._port)
+            self.log.prepare()
+            self._process = self._spawn()
+        except BaseException:
+            self._cut_lifeline()
+            self._release_port()
+            raise
+        assert isinstance(self._process.stdout, BufferedReader)
+        self.log.follow(self._process.stdout)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
         read_end, self._lifeline = os.pipe()
         try:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-I", str(_REAPER), str(read_end), *self.command],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
@@ -90,8 +172,6 @@ class EngineProcess:
             )
         finally:
             os.close(read_end)
-        assert self._process.stdout is not None
-        self.log.follow(self._process.stdout)
 
     @property
     def exit_status(self) -> int | None:
@@ -144,8 +224,10 @@ class EngineProcess:
         self._cut_lifeline()
         if self._wait_quietly(_KILL_WAIT_S) is None:
             self._process.kill()
+        status = self._process.wait()
+        self._release_port()
         self.log.wait(2.0)
-        return self._process.wait()
+        return status
 
     def __enter__(self) -> Self:
         return self
@@ -170,9 +252,19 @@ class EngineProcess:
             os.close(self._lifeline)
             self._lifeline = -1
 
+    def _release_port(self) -> None:
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
+
     def _last_lines(self) -> str:
-        lines = self.log.tail(_SHOWN_LINES)
-        return "\n".join(f"  | {line}" for line in lines) or "  | (no output)"
+        last, first_error = self.log.tail(_SHOWN_LINES), self.log.first_error
+        text = "\n".join(f"  | {line}" for line in last) or "  | (no output)"
+        if set(first_error) <= set(last):
+            return text
+        return "\n".join(
+            ("the first error:", *(f"  | {line}" for line in first_error), "the last lines:", text)
+        )
 
 
 def _is_healthy(client: httpx.Client) -> bool:

@@ -24,7 +24,8 @@ from decideploy.decide import DecideRequest, DecideResponse, print_decision
 from decideploy.errors import Error, ProbeError
 from decideploy.hardware import HardwareReport, probe
 from decideploy.plan import LaunchPlan, Reconciliation, Workload, plan, print_plan, reconcile
-from decideploy.serve.launch import EngineProcess, check_port
+from decideploy.serve.engine_log import unwritable
+from decideploy.serve.launch import EngineProcess, check_port, check_port_number
 from decideploy.serve.questions import one_of_each_kind
 from decideploy.serve.selftest import Client, SelfTestReport, print_selftest, selftest
 
@@ -92,6 +93,7 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
     With ``dry_run`` returns after the plan, with ``check`` after one decision of each kind.
     """
     console = _stage_console(options, console)
+    _check_port(options)
     state_dir = state_folder(options.state_dir)
     build = _check_build(options, console)
     facts = _verify(_model_folder(options, state_dir, console), options, console)
@@ -120,20 +122,30 @@ def state_folder(state_dir: Path | None, environ: Mapping[str, str] | None = Non
 
 
 def demo_model(state_dir: Path) -> Path:
-    """The demo model's folder, written on first use. Other processes see it whole or not at all."""
+    """The demo model's folder, written on first use; ConfigError when it cannot be.
+
+    Other processes see it whole or not at all.
+    """
+    folder = state_dir / f"demo-model-{__version__}"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                _write_demo_model(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return folder
+
+
+def _write_demo_model(folder: Path) -> None:
     from decideploy.demo import write_demo_model  # noqa: PLC0415
 
-    folder = state_dir / f"demo-model-{__version__}"
-    state_dir.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            partial = Path(tempfile.mkdtemp(dir=state_dir, prefix="demo-model-"))
-            try:
-                write_demo_model(partial / "model")
-                (partial / "model").rename(folder)
-            finally:
-                shutil.rmtree(partial)
-    return folder
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix="demo-model-"))
+    try:
+        write_demo_model(partial / "model")
+        (partial / "model").rename(folder)
+    finally:
+        shutil.rmtree(partial)
 
 
 def _stage_console(options: ServeOptions, console: Console | None) -> Console:
@@ -144,6 +156,14 @@ def _stage_console(options: ServeOptions, console: Console | None) -> Console:
 def _report(console: Console, stage: str, text: str, *, style: str = "green") -> None:
     console.print(f"[{style}]{stage:<10}[/]", end="")
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_port(options: ServeOptions) -> None:
+    """A dry run may plan for a port that is in use: it starts nothing."""
+    if options.dry_run:
+        check_port_number(options.port)
+    else:
+        check_port(options.host, options.port)
 
 
 def _check_build(options: ServeOptions, console: Console) -> InstalledBuild | None:
@@ -253,14 +273,12 @@ def _engine(launch: LaunchPlan, options: ServeOptions, state_dir: Path) -> Engin
 def _bring_up(
     engine: EngineProcess, launch: LaunchPlan, options: ServeOptions, console: Console
 ) -> ServeResult:
-    check_port(options.host, options.port)
     engine.start()
     _report(console, "launch", f"loading; log: {engine.log.path}")
     ready_s = engine.wait_ready(options.startup_timeout_s)
     observed = _reconcile(engine, launch, console)
     _report(console, "launch", f"answered after {ready_s:.1f} s")
-    proof = selftest(engine.base_url)
-    engine.check_alive()
+    proof = _selftest(engine)
     if proof.failures:
         print_selftest(proof, console)
     proof.raise_for_failures()
@@ -268,6 +286,14 @@ def _bring_up(
     return ServeResult(
         plan=launch, base_url=engine.base_url, ready_s=ready_s, reconciliation=observed, selftest=proof
     )
+
+
+def _selftest(engine: EngineProcess) -> SelfTestReport:
+    """The report; a dead engine's own error comes before the one of the test that could not reach it."""
+    try:
+        return selftest(engine.base_url)
+    finally:
+        engine.check_alive()
 
 
 def _reconcile(engine: EngineProcess, launch: LaunchPlan, console: Console) -> Reconciliation:
