@@ -71,6 +71,21 @@ def test_the_longest_prompt_that_fits_is_answered_and_one_token_more_is_not(enco
     assert engine.calls == []
 
 
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    encoder: PromptEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(text: str) -> list[int]:
+        raise AssertionError("encoded")
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    # The longest piece that text may become is "false".
+    with pytest.raises(RequestError, match=r"at least 20\d\d tokens.*max_model_len of 900") as caught:
+        ask(encoder, FakeEngine(), max_model_len=900, state="x" * 9990)
+    assert (caught.value.code, caught.value.status) == ("context_length_exceeded", 400)
+    with pytest.raises(AssertionError, match="encoded"):
+        ask(encoder, FakeEngine(), max_model_len=2100, state="x" * 9990)
+
+
 def test_a_long_text_is_encoded_whole(encoder: PromptEncoder) -> None:
     state = "x" * LONG_TEXT_CHARACTERS
     assert ask(encoder, FakeEngine(), max_model_len=10**6, state=state).usage.prompt_tokens > len(state)

@@ -1,4 +1,6 @@
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from decideploy.decide import PromptEncoder, parse_request, render
 from decideploy.errors import VerificationError
 
 PIECES = st.sampled_from([*CONTROL_TOKENS, "<b", "os>", "<|", "turn>", "<", "|", ">", " ", "\n", "true"])
+SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
 HOSTILE = st.lists(PIECES | st.text(max_size=4), min_size=1, max_size=8).map("".join)
 
 
@@ -98,11 +101,12 @@ def test_labels_are_checked_against_the_tokenizer(encoder: PromptEncoder) -> Non
         ("tokenizer_config.json", {}, "bos_token None is token None"),
         ("tokenizer_config.json", [], "is not a JSON object"),
         ("config.json", {"bos_token_id": 7}, "says bos_token_id 7"),
-        (
-            "tokenizer.json",
-            {"model": {"type": "Unigram"}, "added_tokens": []},
-            "of type Unigram",
-        ),
+        ("tokenizer.json", {"model": {"type": "Unigram"}, "added_tokens": []}, "of type Unigram"),
+        ("tokenizer.json", {"model": None}, "of type None"),
+        ("tokenizer.json", {"model": {"type": "BPE"}}, "no vocabulary"),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": None}}, "no vocabulary"),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {"a": "b"}}}, "no vocabulary"),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {}}, "added_tokens": [1]}, "no vocabulary"),
     ],
 )
 def test_unusable_files_are_told(tmp_path: Path, name: str, document: Any, message: str) -> None:
@@ -110,6 +114,92 @@ def test_unusable_files_are_told(tmp_path: Path, name: str, document: Any, messa
     (tmp_path / name).write_text(json.dumps(document))
     with pytest.raises(VerificationError, match=message):
         PromptEncoder.from_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        (None, {"normalizer": {"type": "Unheard"}}),
+        (None, {"normalizer": 3}),
+        ("model", {"merges": [["<"]]}),
+        ("model", {"merges": [3]}),
+        ("model", {"merges": ["<|turn"]}),
+        ("model", {"merges": [["q", "no such piece"]]}),
+        ("model", {"merges": None}),
+    ],
+)
+def test_a_tokenizer_that_the_library_refuses_is_told(
+    tmp_path: Path, section: str | None, change: dict[str, Any]
+) -> None:
+    path = write_model(tmp_path) / "tokenizer.json"
+    document = json.loads(path.read_text())
+    (document if section is None else document[section]).update(change)
+    path.write_text(json.dumps(document))
+    with pytest.raises(VerificationError, match="no tokenizer that can be used") as caught:
+        PromptEncoder.from_model(tmp_path)
+    assert [fault.code for fault in caught.value.issues] == ["tokenizer-malformed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("tokenizer_config.json", {"extra_special_tokens": None, "additional_special_tokens": None}),
+        ("tokenizer_config.json", {"added_tokens_decoder": None}),
+        ("config.json", {"text_config": None, "bos_token_id": BOS_ID}),
+        ("tokenizer.json", {"added_tokens": None}),
+    ],
+)
+def test_null_is_as_good_as_absent(tmp_path: Path, name: str, change: dict[str, Any]) -> None:
+    path = write_model(tmp_path) / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert PromptEncoder.from_model(tmp_path).encode("x")[0] == BOS_ID
+
+
+def test_other_threads_run_while_a_text_is_encoded(encoder: PromptEncoder) -> None:
+    encoding = threading.Thread(target=encoder.encode, args=("the state " * 100_000,))
+    encoding.start()
+    turns = 0
+    while encoding.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 20
+
+
+@given(text=st.text() | HOSTILE | st.text(alphabet="turn>oslfae ").map(lambda text: text * 20))
+def test_no_text_has_fewer_tokens_than_its_length_tells(encoder: PromptEncoder, text: str) -> None:
+    assert 1 <= encoder.fewest_tokens(text) <= len(encoder.encode(text))
+
+
+def test_the_fewest_tokens_follow_the_longest_piece(encoder: PromptEncoder) -> None:
+    longest = len("false")  # Control tokens are longer, but are no text's.
+    assert [encoder.fewest_tokens("x" * length) for length in (0, 1, longest, longest + 1)] == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ("model", {"byte_fallback": False}),
+        (None, {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}),
+        (None, {"normalizer": {"type": "Replace", "pattern": {"String": "  "}, "content": "x"}}),
+        (None, {"normalizer": {"type": "Replace", "pattern": {"Regex": " +"}, "content": "x"}}),
+        (None, {"pre_tokenizer": {"type": "WhitespaceSplit"}}),
+        (None, {"pre_tokenizer": SPLIT | {"behavior": "Removed"}}),
+    ],
+)
+def test_a_tokenizer_that_may_drop_text_bounds_nothing(
+    tmp_path: Path, section: str | None, change: dict[str, Any]
+) -> None:
+    path = write_model(tmp_path) / "tokenizer.json"
+    document = json.loads(path.read_text())
+    (document if section is None else document[section]).update(change)
+    path.write_text(json.dumps(document))
+    assert PromptEncoder.from_model(tmp_path).fewest_tokens(" " * 1000) == 1
+
+
+def test_a_split_that_keeps_its_text_is_bounded(tmp_path: Path) -> None:
+    path = write_model(tmp_path) / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": SPLIT}))
+    assert PromptEncoder.from_model(tmp_path).fewest_tokens(" " * 1000) > 100
 
 
 def test_eos_ids_of_the_generation_config_are_control(tmp_path: Path) -> None:

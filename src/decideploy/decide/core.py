@@ -54,7 +54,10 @@ async def decide(
     Raises RequestError when the prompt does not fit ``max_model_len`` tokens (it is never truncated) and
     EngineError when the engine does not give every slot.
     """
-    prompt_token_ids = await encode(render(request), encoder)
+    text = render(request)
+    # A text that cannot fit is refused before the seconds that its encoding would take.
+    check_length(encoder.fewest_tokens(text), max_model_len, counted="at least ")
+    prompt_token_ids = await encode(text, encoder)
     check_length(len(prompt_token_ids), max_model_len)
     options = request.answer_options
     logprobs = await engine.read(
@@ -74,12 +77,13 @@ async def encode(text: str, encoder: PromptEncoder) -> list[int]:
     return await asyncio.to_thread(encoder.encode, text)
 
 
-def check_length(prompt_tokens: int, max_model_len: int) -> None:
-    """Raise RequestError when prompt and answer exceed ``max_model_len`` tokens."""
+def check_length(prompt_tokens: int, max_model_len: int, *, counted: str = "") -> None:
+    """Raise RequestError when prompt and answer exceed ``max_model_len`` tokens; ``counted`` says how."""
     if prompt_tokens + COMPLETION_TOKENS > max_model_len:
         raise RequestError(
-            f"the prompt has {prompt_tokens} tokens; with the answer's {COMPLETION_TOKENS} this exceeds the "
-            f"server's max_model_len of {max_model_len}. Input is never truncated: shorten the state",
+            f"the prompt has {counted}{prompt_tokens} tokens; with the answer's {COMPLETION_TOKENS} this "
+            f"exceeds the server's max_model_len of {max_model_len}. "
+            "Input is never truncated: shorten the state",
             param="state",
             code="context_length_exceeded",
             status=400,

@@ -40,19 +40,24 @@ class PromptEncoder:
     """
 
     def __init__(self, tokenizer_json: Path, *, bos_id: int, control_ids: Collection[int] = ()) -> None:
-        document = _read_tokenizer(tokenizer_json)
-        special = {token["id"] for token in document["added_tokens"] if token["special"]}
+        document, self._ids = _read_tokenizer(tokenizer_json)
+        special = {token["id"] for token in document["added_tokens"] if token.get("special")}
         self.bos_id = bos_id
-        self._ids = _vocabulary(document)
         self.control_ids = frozenset({bos_id, *special, *control_ids}) & frozenset(self._ids.values())
-        self._tokenizer = Tokenizer.from_str(json.dumps(without_tokens(document, self.control_ids)))
+        # The library raises bare exceptions for every fault of the file.
+        try:
+            cleared = without_tokens(document, self.control_ids)
+            self._tokenizer = Tokenizer.from_str(json.dumps(cleared))
+            self._longest_piece = longest_piece(cleared)
+        except Exception as error:
+            raise _malformed(tokenizer_json, f"holds no tokenizer that can be used: {error}") from error
 
     @classmethod
     def from_model(cls, model: Path) -> Self:
         """The encoder for the model in the folder ``model``; BOS and control tokens from its files."""
         tokenizer_config = _read_json(model / TOKENIZER_CONFIG)
         config = _read_json(model / CONFIG)
-        ids = _vocabulary(_read_tokenizer(model / TOKENIZER))
+        _, ids = _read_tokenizer(model / TOKENIZER)
         control_ids = set(configured_ids(config))
         if (model / GENERATION_CONFIG).exists():
             control_ids.update(configured_ids(_read_json(model / GENERATION_CONFIG)))
@@ -62,7 +67,15 @@ class PromptEncoder:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text`` with BOS before them; never truncated, never padded."""
-        return [self.bos_id, *self._tokenizer.encode(text, add_special_tokens=False).ids]
+        # A batch of one: encode() keeps the interpreter's lock, so that no other thread would run meanwhile.
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return [self.bos_id, *encoding.ids]
+
+    def fewest_tokens(self, text: str) -> int:
+        """How many tokens, BOS included, ``text`` has at least; found from its length alone."""
+        if self._longest_piece is None:
+            return 1
+        return 1 + -(-len(text) // self._longest_piece)
 
     def token_id(self, token: str) -> int | None:
         """The id of ``token`` in the whole vocabulary, None when it is not a single token."""
@@ -109,6 +122,38 @@ def without_tokens(document: Mapping[str, Any], token_ids: Collection[int]) -> d
     }
 
 
+def longest_piece(document: Mapping[str, Any]) -> int | None:
+    """The most characters of a text that one token of the ``tokenizer.json`` document stands for.
+
+    None when that is not known: where text may be dropped or shortened, or one token stand for any of it.
+    """
+    model, added = document["model"], document["added_tokens"]
+    bytes_fall_back = model.get("byte_fallback") and model["vocab"].keys() >= BYTE_TOKENS
+    if (
+        model["type"] != "BPE"
+        or not bytes_fall_back
+        or any(t.get("lstrip") or t.get("rstrip") for t in added)
+    ):
+        return None
+    if not _keeps_length(document.get("normalizer")) or not _keeps_text(document.get("pre_tokenizer")):
+        return None
+    pieces = (1 if piece in BYTE_TOKENS else len(piece) for piece in model["vocab"])
+    return max(*pieces, *(len(token["content"]) for token in added))
+
+
+def _keeps_length(normalizer: Mapping[str, Any] | None) -> bool:
+    if normalizer is None:
+        return True
+    replaced = normalizer["pattern"].get("String") if normalizer["type"] == "Replace" else None
+    return replaced is not None and len(normalizer["content"]) >= len(replaced)
+
+
+def _keeps_text(pre_tokenizer: Mapping[str, Any] | None) -> bool:
+    return pre_tokenizer is None or (
+        pre_tokenizer["type"] == "Split" and pre_tokenizer["behavior"] != "Removed"
+    )
+
+
 def configured_ids(config: Mapping[str, Any]) -> Iterator[int]:
     """Every token id that a ``*_token_id`` or ``*_token_index`` key names, nested sections included."""
     for key, value in config.items():
@@ -123,10 +168,10 @@ def named_tokens(tokenizer_config: Mapping[str, Any]) -> Iterator[str]:
     """Every token that ``tokenizer_config.json`` names as special."""
     for key, value in tokenizer_config.items():
         if key in SPECIAL_TOKEN_LISTS:
-            yield from _contents(value.values() if isinstance(value, Mapping) else value)
+            yield from _contents(value.values() if isinstance(value, Mapping) else value or ())
         elif key.endswith("_token"):
             yield from _contents([value])
-    decoder = tokenizer_config.get("added_tokens_decoder", {})
+    decoder = tokenizer_config.get("added_tokens_decoder") or {}
     yield from _contents(token for token in decoder.values() if token.get("special"))
 
 
@@ -144,7 +189,10 @@ def _merge_tokens(pair: str | list[str]) -> tuple[str, str, str]:
 
 def _vocabulary(document: Mapping[str, Any]) -> dict[str, int]:
     added = {token["content"]: token["id"] for token in document["added_tokens"]}
-    return {**document["model"]["vocab"], **added}
+    ids = {**document["model"]["vocab"], **added}
+    if not all(type(id_) is int for id_ in ids.values()):
+        raise TypeError("an id is no whole number")
+    return ids
 
 
 def _bos_id(
@@ -152,7 +200,7 @@ def _bos_id(
 ) -> int:
     token = next(_contents([tokenizer_config.get("bos_token")]), None)
     bos_id = ids.get(token) if token is not None else None
-    configured = config.get("text_config", config).get("bos_token_id", config.get("bos_token_id"))
+    configured = (config.get("text_config") or config).get("bos_token_id", config.get("bos_token_id"))
     if bos_id is None or (configured is not None and configured != bos_id):
         fault = Diagnostic(
             code="bos-mismatch",
@@ -174,13 +222,19 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _read_tokenizer(path: Path) -> dict[str, Any]:
+def _read_tokenizer(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The document and its whole vocabulary."""
     document = _read_json(path)
-    kind = document.get("model", {}).get("type")
+    document["added_tokens"] = document.get("added_tokens") or []
+    model = document.get("model")
+    kind = model.get("type") if isinstance(model, dict) else None
     # An unknown type would have its control tokens somewhere that is not searched here.
     if kind not in TOKENIZER_TYPES:
         raise _malformed(path, f"holds a tokenizer of type {kind}; read are {', '.join(TOKENIZER_TYPES)}")
-    return document
+    try:
+        return document, _vocabulary(document)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _malformed(path, f"holds no vocabulary that can be read: {error!r}") from error
 
 
 def _malformed(path: Path, what: str) -> VerificationError:
