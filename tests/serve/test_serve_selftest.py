@@ -1,4 +1,7 @@
 import json
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -6,8 +9,11 @@ import pytest
 from fake_server import Server
 from rich.console import Console
 
+from decideploy.errors import EngineError
 from decideploy.serve import SelfTestError, print_selftest, selftest
+from decideploy.serve.engine_log import _CAUSES
 from decideploy.serve.questions import batch, one_of_each_kind, widest_choice
+from decideploy.serve.selftest import _CHECKS
 
 Start = Callable[[str], str]
 
@@ -59,9 +65,32 @@ def test_each_fault_is_caught(start: Start, fault: str, check: str) -> None:
     assert caught.value.exit_code == 8
 
 
-def test_no_server_fails_every_check() -> None:
-    report = selftest("http://127.0.0.1:1")
-    assert len(report.failures) == len(report.checks)
+def test_server_that_cannot_be_reached_is_one_error() -> None:
+    with pytest.raises(EngineError, match="cannot be reached") as caught:
+        selftest("http://127.0.0.1:1")
+    assert caught.value.status == 503
+    assert len(caught.value.diagnostics()) == 1
+    assert "--url" in caught.value.next_step
+
+
+def test_check_that_raised_makes_no_diagnosis(start: Start) -> None:
+    failures = selftest(start("split-label")).failures
+    raised = [failure for failure in failures if "single tokens" in failure.detail]
+    assert {failure.name for failure in raised} >= {"slots", "adapter-moves"}
+    assert {failure.meaning for failure in raised} == {"the check could not be run"}
+    assert not any("patches" in failure.remedy for failure in raised)
+
+
+def test_next_steps_name_options_that_exist() -> None:
+    remedies = [remedy for _, _, _, remedy in _CHECKS] + [remedy for _, remedy in _CAUSES]
+    named = {option for remedy in remedies for option in re.findall(r"--[a-z][a-z-]+", remedy)}
+    helped = subprocess.run(
+        [sys.executable, "-m", "decideploy", "serve", "--help"], check=True, capture_output=True, text=True
+    ).stdout
+    # Of the container runtime, and what serve itself gives to the engine.
+    elsewhere = {"--shm-size", "--logprobs-mode", "--max-logprobs"}
+    assert {option for option in named - elsewhere if option not in helped} == set()
+    assert not any("max_model_len" in remedy or "gpu_memory" in remedy for remedy in remedies)
 
 
 def test_table_tells_what_a_failure_means(start: Start) -> None:

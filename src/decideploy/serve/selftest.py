@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from decideploy.decide import DecideRequest, DecideResponse, render
@@ -97,6 +98,17 @@ class Client:
         """Close the connections."""
         self._http.close()
 
+    def reach(self) -> None:
+        """EngineError 503 unless something answers, whatever it says."""
+        try:
+            self._send("GET", "/health", None)
+        except EngineError as error:
+            raise EngineError(
+                f"the server cannot be reached: {error.what}",
+                where=self.url,
+                next_step="check that `decideploy serve` says ready there, or give its address with --url",
+            ) from error
+
     def decide(self, request: DecideRequest) -> DecideResponse:
         """One answer of ``/v1/decide``."""
         body = request.model_dump(mode="json", exclude_none=True)
@@ -148,9 +160,13 @@ class Client:
 
 
 def selftest(url: str, *, api_key: str | None = None, timeout_s: float = 120.0) -> SelfTestReport:
-    """Run every check against the server at ``url``; a check that cannot run has failed."""
+    """Run every check against the server at ``url``; a check that cannot be run has failed.
+
+    EngineError 503 when nothing answers at ``url``.
+    """
     client = Client(url, api_key=api_key, timeout_s=timeout_s)
     try:
+        client.reach()
         return SelfTestReport(url=client.url, checks=tuple(_run(client, *row) for row in _CHECKS))
     finally:
         client.close()
@@ -162,10 +178,21 @@ def _run(
     try:
         passed, detail = check(client)
     except Error as error:
-        passed, detail = False, f"{error.what} ({error.where})"
+        return _not_run(name, f"{error.what} ({error.where})", error.next_step)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        passed, detail = False, f"unexpected answer: {error!r}"
+        return _not_run(name, f"unexpected answer: {error!r}")
     return Check(name=name, passed=passed, detail=detail, meaning=meaning, remedy=remedy)
+
+
+def _not_run(name: str, detail: str, remedy: str = "") -> Check:
+    """A check that raised proves nothing of what it looks for, so it does not claim that."""
+    return Check(
+        name=name,
+        passed=False,
+        detail=detail,
+        meaning="the check could not be run",
+        remedy=remedy or "look at the engine's log for what happened to the request",
+    )
 
 
 def _kinds(client: Client) -> tuple[bool, str]:
@@ -298,7 +325,7 @@ _CHECKS: tuple[tuple[str, Callable[[Client], tuple[bool, str]], str, str], ...] 
         "batch-agrees",
         _batch_agrees,
         "answers depend on what else is in the batch",
-        "lower --max-num-seqs to 8 and run the self-test again; report it with the engine's log",
+        "`decideploy doctor` checks the patches; report it with the engine's log",
     ),
     (
         "not-truncated",
@@ -315,7 +342,7 @@ def print_selftest(report: SelfTestReport, console: Console | None = None) -> No
     table = Table("check", "result", "detail", title=f"Self-test of {report.url}")
     for check in report.checks:
         result = "[green]passed[/]" if check.passed else "[red]failed[/]"
-        table.add_row(check.name, result, check.detail)
+        table.add_row(check.name, result, escape(check.detail))
     console.print(table)
     for check in report.failures:
         console.print(
