@@ -97,6 +97,16 @@ def test_missing_git_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         apply_series(series_of(tmp_path, patch_text()), TREE.__getitem__)
 
 
+def test_git_that_cannot_be_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "git").write_text("#!/bin/sh\n")
+    (tmp_path / "git").chmod(0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="git cannot be run") as caught:
+        apply_series(series_of(tmp_path, patch_text()), TREE.__getitem__)
+    assert str(tmp_path) in caught.value.where
+    assert "executable" in caught.value.next_step
+
+
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", "  d", "-e", "+f"]), min_size=4, max_size=25)
 
 

@@ -92,3 +92,30 @@ def test_malformed_series_stops_the_build(project: Project, tmp_path: Path):
 def test_unknown_recipe_is_a_usage_error(project: Project, tmp_path: Path):
     with pytest.raises(ConfigError, match="name one of: demo"):
         build("rocm", tmp_path, root=project.root)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\n"])
+def test_series_that_cannot_be_read_stops_the_build(project: Project, tmp_path: Path, content: bytes | None):
+    series = project.root / "patches" / "series"
+    series.unlink()
+    if content:
+        series.write_bytes(content)
+    with pytest.raises(PatchError, match="series") as caught:
+        run(project, tmp_path)
+    assert caught.value.where == "patches/series"
+    assert caught.value.next_step
+
+
+def test_wheelhouse_must_be_a_folder(project: Project, tmp_path: Path):
+    missing = tmp_path / "missing"
+    with pytest.raises(ConfigError, match=str(missing)) as caught:
+        build("demo", tmp_path / "out", wheelhouses=[project.wheelhouse, missing], root=project.root)
+    assert caught.value.where == "--wheelhouse"
+
+
+def test_cache_must_be_a_folder(project: Project, tmp_path: Path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(ConfigError, match="cannot be kept") as caught:
+        run(project, tmp_path)
+    assert caught.value.where == str(tmp_path / "cache")
+    assert "DECIDEPLOY_HOME" in caught.value.next_step

@@ -66,6 +66,16 @@ def test_path_outside_record_is_a_fault(tmp_path: Path):
 def test_missing_series_is_a_fault(tmp_path: Path):
     (fault,) = lint_series(tmp_path)
     assert fault.where == "patches/series"
+    assert fault.next_step
+
+
+def test_series_that_is_not_text_is_a_fault(tmp_path: Path):
+    write_series(tmp_path, {})
+    (tmp_path / "patches" / "series").write_bytes(b"0001-\xff.patch\n")
+    (fault,) = lint_series(tmp_path)
+    assert "not UTF-8" in fault.what
+    with pytest.raises(PatchError, match="not UTF-8"):
+        read_series(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from decideploy.errors import IntegrityError
+from decideploy.errors import ConfigError, IntegrityError
 from decideploy.pins import Artifact, fetch
 from decideploy.pins import sources as pip_sources
 from decideploy.pins.sources import read_pip_sources
@@ -123,7 +123,8 @@ def test_damaged_copy_is_fetched_again(tmp_path: Path, index: Index):
 
 def test_wheelhouse_comes_before_the_index(tmp_path: Path, index: Index):
     house = put(tmp_path / "house", WHEEL)
-    assert fetch(WHEEL, tmp_path / "into", wheelhouses=[tmp_path / "none", house]).read_bytes() == CONTENT
+    (empty := tmp_path / "empty").mkdir()
+    assert fetch(WHEEL, tmp_path / "into", wheelhouses=[empty, house]).read_bytes() == CONTENT
     assert index.requests == []
 
 
@@ -168,6 +169,26 @@ def test_project_or_file_that_is_not_on_the_index_is_told(tmp_path: Path, index:
     with pytest.raises(IntegrityError, match="not on the index") as caught:
         fetch(WHEEL, tmp_path / "into")
     assert caught.value.source == index.url
+
+
+@pytest.mark.parametrize(
+    ("content_type", "page"),
+    [
+        ("text/plain", "welcome"),
+        ("text/html", '<meta name="pypi:repository-version" content="9.0"><a href="x">x</a>'),
+    ],
+)
+def test_server_that_is_no_package_index_is_told(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch, content_type: str, page: str
+):
+    folder = index.folder / "simple" / WHEEL.name
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text(page)
+    monkeypatch.setattr(QuietHandler, "guess_type", lambda _self, _path: content_type)
+    with pytest.raises(ConfigError, match="no package index") as caught:
+        fetch(WHEEL, tmp_path / "into")
+    assert caught.value.where == index.url
+    assert "PIP_INDEX_URL" in caught.value.next_step
 
 
 def test_file_that_the_server_lost_is_told(tmp_path: Path, index: Index):

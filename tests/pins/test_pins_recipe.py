@@ -45,6 +45,15 @@ def test_text_that_is_not_toml_is_told(tmp_path: Path):
         load(tmp_path, "name =\n")
 
 
+def test_text_in_another_encoding_is_told(tmp_path: Path):
+    (tmp_path / "build" / "recipes").mkdir(parents=True)
+    (tmp_path / "build" / "recipes" / "demo.toml").write_bytes(b'name = "d\xe9mo"\n')
+    with pytest.raises(ConfigError, match="UTF-8") as caught:
+        load_recipe("demo", root=tmp_path)
+    assert caught.value.where == "build/recipes/demo.toml"
+    assert caught.value.next_step
+
+
 def test_torch_must_be_pinned_for_every_python(tmp_path: Path):
     text = (
         recipe_text(make_wheel()) + '[torch]\nversion = "2"\nrequires = []\n[torch.sha256]\n"3.12" = "{}"\n'

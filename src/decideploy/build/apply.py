@@ -26,7 +26,7 @@ def apply_series(series: Sequence[Patch], read: Callable[[str], bytes]) -> dict[
     Raises:
         PatchError: a patch names a file that is not there, does not apply exactly (an offset counts as
             failure), or changes other files than it names.
-        ConfigError: git is not installed.
+        ConfigError: git is not installed or cannot be run.
     """
     with tempfile.TemporaryDirectory(prefix="decideploy-apply-") as folder:
         tree = Path(folder).resolve()
@@ -96,6 +96,12 @@ def _git_apply(patch: Patch, tree: Path) -> str:
     except FileNotFoundError as error:
         raise ConfigError(
             "git is not installed", where="git apply", next_step="install git: patches are applied with it"
+        ) from error
+    except PermissionError as error:
+        raise ConfigError(
+            f"git cannot be run: {error.strerror}",
+            where=f"git apply, on PATH {os.environ.get('PATH', '')}",
+            next_step="make git executable, or install it again: patches are applied with it",
         ) from error
     report = done.stderr.decode(errors="replace")
     if done.returncode != 0:

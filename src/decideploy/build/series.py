@@ -85,9 +85,10 @@ def lint_series(root: Path, record_paths: Collection[str] | None = None) -> list
     With ``record_paths``, the paths of the upstream wheel's RECORD, a patch that names another file
     is a fault too.
     """
-    if not (root / "patches" / "series").is_file():
-        return [Diagnostic(what="there is no series", where="patches/series", next_step="create it")]
-    names = series_names(root)
+    try:
+        names = series_names(root)
+    except PatchError as error:
+        return list(error.diagnostics())
     faults = list(_lint_names(root, names))
     for name in dict.fromkeys(names):
         path = root / "patches" / name

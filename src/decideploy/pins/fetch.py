@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from decideploy.errors import IntegrityError
+from decideploy.errors import ConfigError, IntegrityError
 from decideploy.pins.artifact import Artifact
 from decideploy.pins.sources import PipSources, read_pip_sources
 
@@ -38,10 +38,12 @@ def fetch(
     index that pip is configured with. ``progress`` defaults to a bar when stderr is a terminal.
 
     Raises:
+        ConfigError: a wheelhouse is no folder, ``into`` cannot be one, or pip's index is not a package index.
         IntegrityError: the file is nowhere to be had, or what was found is not what ``artifact`` names.
     """
     target = into / artifact.filename
-    into.mkdir(parents=True, exist_ok=True)
+    _check_wheelhouses(wheelhouses)
+    _make_folder(into)
     with FileLock(into / f".{artifact.filename}.lock"), _reporting(artifact, progress) as report:
         if _is_right(target, artifact):
             return target
@@ -52,6 +54,27 @@ def fetch(
         if not _take_from(sources.find_links, artifact, target, report):
             _download(artifact, target, sources, report)
     return target
+
+
+def _check_wheelhouses(wheelhouses: Sequence[Path]) -> None:
+    missing = [str(folder) for folder in wheelhouses if not folder.is_dir()]
+    if missing:
+        raise ConfigError(
+            f"no such folder: {', '.join(missing)}",
+            where="--wheelhouse",
+            next_step="name folders that exist, or leave the option out",
+        )
+
+
+def _make_folder(into: Path) -> None:
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"downloads cannot be kept: {error.strerror}",
+            where=str(into),
+            next_step="set DECIDEPLOY_HOME to a folder that can be written",
+        ) from error
 
 
 def _take_from(folders: Sequence[Path], artifact: Artifact, target: Path, report: Progress) -> bool:
@@ -123,7 +146,13 @@ def _mismatch(artifact: Artifact, kind: str, expected: str, actual: str, source:
 
 def _download(artifact: Artifact, target: Path, sources: PipSources, progress: Progress) -> None:
     # Imported late: with a wheelhouse nothing of the network stack is needed.
-    from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple  # noqa: PLC0415
+    from pypi_simple import (  # noqa: PLC0415
+        PYPI_SIMPLE_ENDPOINT,
+        NoSuchProjectError,
+        PyPISimple,
+        UnsupportedContentTypeError,
+        UnsupportedRepoVersionError,
+    )
     from requests import RequestException  # noqa: PLC0415
 
     endpoint = sources.index_url or PYPI_SIMPLE_ENDPOINT
@@ -137,6 +166,12 @@ def _download(artifact: Artifact, target: Path, sources: PipSources, progress: P
                 _store(artifact, chunks, target, source=url, progress=progress)
     except NoSuchProjectError as error:
         raise _not_found(artifact, endpoint) from error
+    except (UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
+        raise ConfigError(
+            f"the server is no package index that can be read: {error}",
+            where=endpoint,
+            next_step=f"point pip at a package index (PIP_INDEX_URL), or {_OFFLINE}",
+        ) from error
     except RequestException as error:
         raise IntegrityError(
             f"{artifact.filename} could not be downloaded: {error}", where=endpoint, next_step=_OFFLINE

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from decideploy.errors import ConfigError, IntegrityError
+from decideploy.errors import ConfigError, IntegrityError, PatchError
 from decideploy.pins.recipe import (
     FileModel,
     PinnedFile,
@@ -112,8 +112,25 @@ def load_lock(name: str, *, root: Path | None = None) -> Lock:
 
 
 def series_names(root: Path) -> tuple[str, ...]:
-    """Return the patch names of ``patches/series`` in order; blank lines and ``#`` lines do not count."""
-    lines = (root / "patches" / "series").read_text(encoding="utf-8").splitlines()
+    """Return the patch names of ``patches/series`` in order; blank lines and ``#`` lines do not count.
+
+    Raises:
+        PatchError: there is no such file, or it is not UTF-8 text.
+    """
+    try:
+        lines = (root / "patches" / "series").read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise PatchError(
+            f"the series cannot be read: {error.strerror}",
+            where="patches/series",
+            next_step="restore it from the repository: it lists the patches, one a line",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PatchError(
+            f"the series is not UTF-8 text: {error.reason} at byte {error.start}",
+            where="patches/series",
+            next_step="save it as UTF-8, one patch name a line",
+        ) from error
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
@@ -121,6 +138,7 @@ def digest_series(root: Path) -> SeriesDigest:
     """Digest the patch series under ``root`` as it is now.
 
     Raises:
+        PatchError: there is no series that can be read.
         IntegrityError: the series names a file that is not there.
     """
     patches = tuple(_digest_patch(root, name) for name in series_names(root))

@@ -135,8 +135,12 @@ def load_recipe(name: str, *, root: Path | None = None) -> Recipe:
     path = recipe_path(name, root)
     try:
         recipe = Recipe.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}", where=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"not TOML in UTF-8: {error}",
+            where=f"build/recipes/{name}.toml",
+            next_step="correct the file, or restore it from the repository",
+        ) from error
     except ValidationError as error:
         raise file_error(error, f"build/recipes/{name}.toml") from error
     if recipe.name != name:
