@@ -64,6 +64,14 @@ def body_of(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**NOUL, **changes}.items() if value is not KeyError}
 
 
+def nested(depth: int) -> dict[str, Any]:
+    """Objects and lists in turn, ``depth`` of them, the outermost an object."""
+    inner: Any = {"k": 0} if depth % 2 else [0]
+    for level in range(depth - 1, 0, -1):
+        inner = {"k": inner} if level % 2 else [inner]
+    return dict(inner)
+
+
 def choice(*options: Any) -> dict[str, Any]:
     return body_of(kind="choice", options=list(options))
 
@@ -98,6 +106,12 @@ def test_answers(encoder: PromptEncoder, body: dict[str, Any]) -> None:
         (choice(), "options", "got 0"),
         (choice("a"), "options", "got 1"),
         (choice(*map(str, range(17))), "options", "2 to 16 options, got 17"),
+        (choice(*range(17)), "options", "2 to 16 options, got 17"),
+        (body_of(kind="score", options=list(range(1000))), "options", "leave options out"),
+        (body_of(kind="nul", options=list(range(1000))), "kind", "options: this server answers"),
+        (body_of(state=nested(65)), "state", "state: nests more than 64 objects and lists"),
+        (body_of(state=nested(255)), "state", "state: nests more than 64 objects and lists"),
+        (body_of(state={"a": [[1]] * 9, "b": nested(64)}), "state", "state: nests more than 64"),
         (choice("a", "b", "a"), "options", "[0] and [2] are the same"),
         (choice("a\nb", "a b"), "options", "the same text"),
         (choice("a", " "), "options", "option [1] is empty"),
@@ -123,6 +137,18 @@ def test_wrong_fields_are_named(encoder: PromptEncoder, body: Any, param: str | 
 def test_all_wrong_fields_are_told_at_once(encoder: PromptEncoder) -> None:
     message = post(encoder, json=body_of(question="", thinking="on", model="m")).json()["error"]["message"]
     assert all(field in message for field in ("question:", "thinking:", "model:"))
+
+
+def test_ten_wrong_fields_are_told_and_the_rest_counted(encoder: PromptEncoder) -> None:
+    reply = post(encoder, json=NOUL | {f"field{index}": 0 for index in range(1000)})
+    message = reply.json()["error"]["message"]
+    assert message.count("does not serve this field") == 10
+    assert message.endswith("; and 990 more")
+    assert reply.json()["error"]["param"] == "field0"
+
+
+def test_a_state_may_nest_64_deep(encoder: PromptEncoder) -> None:
+    assert post(encoder, json=body_of(state=nested(64))).status_code == 200
 
 
 @pytest.mark.parametrize(

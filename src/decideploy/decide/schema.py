@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
@@ -24,6 +24,9 @@ from decideploy.errors import ConfigError
 
 MIN_OPTIONS: Final = 2
 MAX_OPTIONS: Final = len(CHOICE_LETTERS)
+# Far below the depth at which the JSON writer and pydantic give up, each in its own words.
+MAX_STATE_DEPTH: Final = 64
+MAX_TOLD_FAULTS: Final = 10
 
 
 class RequestError(ConfigError):
@@ -58,11 +61,27 @@ def _checked_state(value: object) -> object:
 
 
 def _checked_object(value: Mapping[str, object]) -> Mapping[str, object]:
+    _check_depth(value)
     try:
         _encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    except (TypeError, RecursionError) as error:
+    except TypeError as error:
         raise ValueError(f"is not a JSON object: {error}") from error
     return value
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(MAX_STATE_DEPTH + 1):
+        level = [inner for outer in level for inner in _members(outer)]
+        if not level:
+            return
+    raise ValueError(f"nests more than {MAX_STATE_DEPTH} objects and lists in each other")
+
+
+def _members(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _checked_part(index: int, part: object) -> object:
@@ -126,6 +145,14 @@ class DecideRequest(BaseModel):
             raise ValueError("must not be empty")
         return value
 
+    @field_validator("options", mode="before")
+    @classmethod
+    def _few_enough(cls, value: object, info: ValidationInfo) -> object:
+        # Before the items are looked at: each of a million wrong ones would be a fault of its own.
+        if isinstance(value, list | tuple):
+            check_option_count(len(value), info.data.get("kind"))
+        return value
+
     @field_validator("options")
     @classmethod
     def _fit_the_kind(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
@@ -133,8 +160,7 @@ class DecideRequest(BaseModel):
         if kind == "choice":
             check_choice_options(value)
         elif kind is not None and value is not None and value != CANONICAL_OPTIONS[kind]:
-            canonical = json.dumps(CANONICAL_OPTIONS[kind])
-            raise ValueError(f"kind {kind} always answers {canonical}; leave options out")
+            raise _not_canonical(kind)
         return value
 
     @property
@@ -143,13 +169,28 @@ class DecideRequest(BaseModel):
         return self.options if self.options is not None else CANONICAL_OPTIONS[self.kind]
 
 
+def check_option_count(count: int, kind: str | None) -> None:
+    """Raise ValueError when ``kind`` does not have ``count`` options; a ``kind`` of None has at most 16."""
+    if kind is not None and kind in CANONICAL_OPTIONS:
+        if count != len(CANONICAL_OPTIONS[kind]):
+            raise _not_canonical(kind)
+    elif count > MAX_OPTIONS or (kind is not None and count < MIN_OPTIONS):
+        raise _miscounted(count)
+
+
+def _not_canonical(kind: str) -> ValueError:
+    return ValueError(f"kind {kind} always answers {json.dumps(CANONICAL_OPTIONS[kind])}; leave options out")
+
+
+def _miscounted(count: int | str) -> ValueError:
+    return ValueError(f"this server answers a choice of {MIN_OPTIONS} to {MAX_OPTIONS} options, got {count}")
+
+
 def check_choice_options(options: tuple[str, ...] | None) -> None:
     """Raise ValueError when ``options`` are not 2 to 16 distinct texts."""
-    if options is None or not MIN_OPTIONS <= len(options) <= MAX_OPTIONS:
-        count = "none" if options is None else len(options)
-        raise ValueError(
-            f"this server answers a choice of {MIN_OPTIONS} to {MAX_OPTIONS} options, got {count}"
-        )
+    if options is None:
+        raise _miscounted("none")
+    check_option_count(len(options), "choice")
     seen: dict[str, int] = {}
     for index, option in enumerate(fold_lines(option).strip() for option in options):
         if not option:
@@ -238,9 +279,11 @@ class ErrorEnvelope(BaseModel):
 
 
 def request_error(faults: Sequence[Mapping[str, Any]]) -> RequestError:
-    """All of pydantic's ``faults`` in one error; ``param`` is the first field at fault."""
-    told = [_told(fault) for fault in faults]
+    """Pydantic's first ten ``faults`` and the number of the rest; ``param`` is the first field at fault."""
+    told = [_told(fault) for fault in faults[:MAX_TOLD_FAULTS]]
     message = "; ".join(f"{field}: {text}" if field else text for field, text in told)
+    if len(faults) > MAX_TOLD_FAULTS:
+        message += f"; and {len(faults) - MAX_TOLD_FAULTS} more"
     return RequestError(message, param=told[0][0] or None, code="invalid_request")
 
 
