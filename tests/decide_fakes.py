@@ -15,7 +15,7 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import Replace
 
 from decideploy.decide import Calibration, DecisionHead, PromptEncoder
-from decideploy.decide.template import KIND_RANGES, SLOT_LABELS
+from decideploy.decide.slots import KIND_RANGES, SLOT_LABELS
 
 BOS_ID = 2
 FIRST_LABEL_ID = 300

@@ -18,7 +18,7 @@ from decideploy.artifacts.issue import Finding, RuleSet
 from decideploy.artifacts.safetensors_file import TensorInfo, read_float32, read_float32_row
 from decideploy.artifacts.shape import EMBEDDING
 from decideploy.decide.head import DecisionHead
-from decideploy.decide.template import KIND_RANGES, NUM_SLOTS, SLOT_LABELS
+from decideploy.decide.slots import KIND_RANGES, NUM_SLOTS, SLOT_LABELS
 from decideploy.errors import Diagnostic, VerificationError
 
 RULES = RuleSet()

@@ -17,7 +17,8 @@ from decideploy.decide.schema import (
     RequestError,
     parse_request,
 )
-from decideploy.decide.template import Kind, render
+from decideploy.decide.slots import Kind
+from decideploy.decide.template import render
 
 __all__ = [
     "ADAPTER_NAME",

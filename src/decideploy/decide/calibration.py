@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from decideploy.decide.documents import parse_document, read_bytes
-from decideploy.decide.template import Kind
+from decideploy.decide.slots import Kind
 
 FILE_NAME = "calibration.json"
 

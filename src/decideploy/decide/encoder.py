@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from decideploy.decide.documents import read_bytes
 from decideploy.decide.head import DecisionHead
-from decideploy.decide.template import SLOT_LABELS
+from decideploy.decide.slots import SLOT_LABELS
 from decideploy.errors import Diagnostic, VerificationError
 
 TOKENIZER: Final = "tokenizer.json"

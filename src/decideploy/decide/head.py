@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationInfo, field_validator
 
 from decideploy.decide.documents import read_document
-from decideploy.decide.template import KIND_RANGES, NUM_SLOTS, Kind
+from decideploy.decide.slots import KIND_RANGES, NUM_SLOTS, Kind
 
 FILE_NAME = "decision_head.json"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from decideploy.decide.head import DecisionHead
-from decideploy.decide.template import SLOT_LABELS, Kind
+from decideploy.decide.slots import SLOT_LABELS, Kind
 from decideploy.errors import EngineError
 
 # vLLM puts this number where it has no log-probability.

@@ -37,7 +37,7 @@ from decideploy.decide.schema import (
     RequestError,
     request_error,
 )
-from decideploy.decide.template import KINDS
+from decideploy.decide.slots import KINDS
 from decideploy.errors import EngineError
 
 logger = logging.getLogger(__name__)

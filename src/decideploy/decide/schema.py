@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from decideploy.decide.documents import fault_message, key_path
-from decideploy.decide.template import CANONICAL_OPTIONS, CHOICE_LETTERS, Kind, fold_lines
+from decideploy.decide.slots import CANONICAL_OPTIONS, CHOICE_LETTERS, Kind, fold_lines
 from decideploy.errors import ConfigError
 
 MIN_OPTIONS: Final = 2

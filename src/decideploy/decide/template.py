@@ -16,25 +16,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from decideploy.decide.schema import DecideRequest, State
-
-Kind: TypeAlias = Literal["noul", "score", "choice"]
-
-TEMPLATE_VERSION: Final = "bare-v1"
-CHOICE_LETTERS: Final = tuple("ABCDEFGHIJKLMNOP")
-CANONICAL_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"noul": ("false", "true"), "score": ("0", "1", "2", "3", "4", "5")}
-)
-SLOT_LABELS: Final = (*CANONICAL_OPTIONS["noul"], *CANONICAL_OPTIONS["score"], *CHOICE_LETTERS)
-NUM_SLOTS: Final = len(SLOT_LABELS)
-KIND_RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {"noul": (0, 2), "score": (2, 8), "choice": (8, 24)}
-)
-KINDS: Final[tuple[Kind, ...]] = ("noul", "score", "choice")
+from decideploy.decide.schema import DecideRequest, State
+from decideploy.decide.slots import CHOICE_LETTERS, Kind, fold_lines
 
 
 def render(request: DecideRequest) -> str:
@@ -68,8 +52,3 @@ def option_lines(kind: Kind, options: Sequence[str]) -> list[str]:
     return [
         f"{letter}) {fold_lines(option)}" for letter, option in zip(CHOICE_LETTERS, options, strict=False)
     ]
-
-
-def fold_lines(text: str) -> str:
-    """``text`` on one line: a second line would read as an option without a letter."""
-    return " ".join(text.splitlines())

@@ -17,7 +17,7 @@ from decideploy.decide import DecideRequest, DecideResponse, render
 from decideploy.decide.client import PATH as DECIDE_PATH
 from decideploy.decide.client import read_reply
 from decideploy.decide.core import ADAPTER_NAME
-from decideploy.decide.template import SLOT_LABELS
+from decideploy.decide.slots import SLOT_LABELS
 from decideploy.errors import Diagnostic, EngineError, Error
 from decideploy.serve.questions import batch, one_of_each_kind, widest_choice
 
