@@ -126,6 +126,28 @@ def test_script_needs_no_install(demo_model: Path, tmp_path: Path, broken: bool,
     assert json.loads(result.stdout)["ok"] is not broken
 
 
+def run_without(package: str, model: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script where ``package`` is missing; None in sys.modules stops its import."""
+    code = (
+        f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv = [{str(SCRIPT)!r}, {str(model)!r}]; "
+        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("package", ["numpy", "pydantic", "rich", "tokenizers"])
+def test_script_names_the_package_that_is_missing(package: str, tmp_path: Path) -> None:
+    done = run_without(package, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {package} is not installed here; run `pip install decideploy`\n"
+
+
+@pytest.mark.parametrize("package", ["httpx", "huggingface_hub", "safetensors"])
+def test_local_folder_needs_no_network_library(package: str, demo_model: Path) -> None:
+    done = run_without(package, demo_model)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_local_folder_is_its_own_resolution(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path), revision=None) == tmp_path
 

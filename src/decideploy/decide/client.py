@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import httpx
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress_bar import ProgressBar
@@ -16,6 +16,9 @@ from rich.table import Table
 
 from decideploy.decide.schema import DecideRequest, DecideResponse, ErrorEnvelope, State, parse_request
 from decideploy.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    import httpx
 
 PATH: Final = "/v1/decide"
 BAR_WIDTH: Final = 32
@@ -34,6 +37,9 @@ def post_decision(
     Raises ConfigError with the server's words when it refuses the request, EngineError when it does not
     answer (503), not in ``timeout_s`` seconds (504), or with something else than a decision (502).
     """
+    # Imported late: the artifact checks import this package and need no network.
+    import httpx  # noqa: PLC0415
+
     endpoint = url.rstrip("/").removesuffix("/v1") + PATH
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     body = request.model_dump(mode="json", exclude_none=True)
@@ -77,13 +83,13 @@ def ask(
 
 def read_reply(reply: httpx.Response, endpoint: str) -> DecideResponse:
     """The decision in ``reply``; errors as in :func:`post_decision`."""
-    if reply.status_code == httpx.codes.OK:
+    if reply.status_code == HTTPStatus.OK:
         try:
             return DecideResponse.model_validate_json(reply.content)
         except ValidationError as error:
             raise EngineError("the answer is not a decision", status=502, where=endpoint) from error
     message = error_message(reply)
-    if reply.status_code == httpx.codes.NOT_FOUND:
+    if reply.status_code == HTTPStatus.NOT_FOUND:
         raise EngineError(
             f"the server has no {PATH}: {message}",
             status=502,
