@@ -10,6 +10,7 @@ from model_edits import linked_copy, put, read_tensors, rename, set_key
 from decideploy.artifacts import convert_adapter, verify
 from decideploy.artifacts.convert import head_delta, read_lm_head_rows
 from decideploy.artifacts.safetensors_file import bf16, read_float32, read_header
+from decideploy.cli import main
 from decideploy.errors import ConfigError
 
 LM_HEAD = "base_model.model.lm_head"
@@ -106,3 +107,38 @@ def test_rank_stabilised_scaling_is_folded_in(demo_model: Path, tmp_path: Path) 
     name = "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_B.weight"
     scaled = values(tmp_path / "out" / "adapter_model.safetensors", name)[:, :8]
     assert np.allclose(scaled, values(demo_model / ADAPTER, name) * 16 / np.sqrt(8), rtol=2**-8)
+
+
+def test_a_folder_that_does_not_exist_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert-adapter", str(tmp_path / "missing")]) == 2
+    told = capsys.readouterr().err
+    assert "no such model folder" in told
+    assert f"where: {tmp_path}/missing" in told
+    assert "next:" in told
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_file_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read JSON") as caught:
+        convert_adapter(tmp_path, tmp_path / "out")
+    assert caught.value.where == str(tmp_path / "judge_config.json")
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("judge_config.json", "verbalizer_ids", None),
+        ("judge_config.json", "slots", []),
+        ("config.json", "text_config", {}),
+        ("adapter/adapter_config.json", "r", "eight"),
+        ("adapter/adapter_config.json", "r", 0),
+    ],
+)
+def test_keys_that_the_conversion_lacks_are_told(
+    demo_model: Path, tmp_path: Path, file: str, key: str, value: object
+) -> None:
+    model = linked_copy(demo_model, tmp_path / "model")
+    set_key(file, key, value)(model)
+    with pytest.raises(ConfigError, match="decideploy verify"):
+        convert_adapter(model, tmp_path / "out")

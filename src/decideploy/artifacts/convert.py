@@ -41,6 +41,8 @@ PEFT_PREFIX = "base_model.model."
 LM_HEAD = PEFT_PREFIX + "lm_head"
 EMBEDDING = "model.language_model.embed_tokens.weight"
 
+_RESTORE = "fetch the file again: the conversion needs it whole"
+
 # Ranks that vLLM's --max-lora-rank accepts, up to the one that the served adapter needs.
 RANKS = (8, 16, 32)
 
@@ -80,6 +82,23 @@ def convert_adapter(model: Path, out: Path) -> ConvertResult:
     model's dtype when it loads them, so a wider file would only hide the values that run.
     Raises ConfigError when a file is missing or is not what the conversion needs.
     """
+    if not model.is_dir():
+        raise ConfigError(
+            "there is no such model folder",
+            where=str(model),
+            next_step="name the folder that holds config.json, adapter/ and head.safetensors",
+        )
+    try:
+        return _convert(model, out)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the model's files are not what the conversion needs: {type(error).__name__}: {error}",
+            where=str(model),
+            next_step="run `decideploy verify` on the folder: it names every file and key at fault",
+        ) from error
+
+
+def _convert(model: Path, out: Path) -> ConvertResult:
     judge = _read_json(model / "judge_config.json")
     adapter_config = _read_json(model / ADAPTER_DIR / ADAPTER_CONFIG)
     text_config = _read_json(model / "config.json")["text_config"]
@@ -224,16 +243,16 @@ def _header(path: Path) -> dict[str, TensorInfo]:
     try:
         return read_header(path)
     except (OSError, MalformedFileError) as error:
-        raise ConfigError(f"cannot read tensors: {error}", where=str(path)) from error
+        raise ConfigError(f"cannot read tensors: {error}", where=str(path), next_step=_RESTORE) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read JSON: {error}", where=str(path)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read JSON: {error}", where=str(path), next_step=_RESTORE) from error
     if not isinstance(content, dict):
-        raise ConfigError("is not a JSON object", where=str(path))
+        raise ConfigError("is not a JSON object", where=str(path), next_step=_RESTORE)
     return content
 
 
