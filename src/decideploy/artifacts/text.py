@@ -180,7 +180,7 @@ def processor(files: ModelFiles) -> Iterator[Finding]:
 @RULES.rule(
     "calibration",
     consequence="probabilities are divided by a wrong temperature or by none",
-    next_step="take calibration.json from the pinned revision or fit it with `decideploy calibrate`",
+    next_step="take calibration.json from the pinned revision",
 )
 def calibration(files: ModelFiles) -> Iterator[Finding]:
     """Each kind has a temperature from 0.01 to 100, in either calibration."""
@@ -191,7 +191,7 @@ def calibration(files: ModelFiles) -> Iterator[Finding]:
         temperatures = per_kind if isinstance(per_kind, dict) else {}
         for kind in KINDS:
             value = temperatures.get(kind)
-            if not _is_positive(value) or not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
+            if not _is_temperature(value):
                 yield Finding(what=f"temperature is {value!r}"[:200], where=name, key=f"per_kind.{kind}")
 
 
@@ -206,6 +206,10 @@ def softcap(files: ModelFiles) -> Iterator[Finding]:
     if not _is_positive(value):
         what = f"final_logit_softcapping is {value!r}"
         yield Finding(what=what, where=names.CONFIG, key="text_config.final_logit_softcapping")
+
+
+def _is_temperature(value: Any) -> bool:
+    return _is_positive(value) and bool(MIN_TEMPERATURE <= value <= MAX_TEMPERATURE)
 
 
 def _is_positive(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Temperatures per kind, fitted by the model's authors or by ``decideploy calibrate``."""
+"""Temperatures per kind, as the model's authors fitted them."""
 
 from __future__ import annotations
 
