@@ -115,6 +115,9 @@ import re, sys, time
 from pathlib import Path
 from decideploy.artifacts.safetensors_file import MalformedFileError, read_header
 
+# Tens of seconds together; the fast tests keep the single faults.
+pytestmark = pytest.mark.integration
+
 def peak_bytes():
     return int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 

@@ -14,6 +14,9 @@ from decideploy import cli
 from decideploy.artifacts import HubModel, lock_folder, lock_hub, split_hub_id, verify, verify_hub
 from decideploy.errors import ConfigError
 
+# Tens of seconds together; the fast tests keep the single faults.
+pytestmark = pytest.mark.integration
+
 REST = "model-00002-of-00002.safetensors"
 GATE = "model.language_model.layers.1.experts.3.gate_proj"
 # Rules that read a tensor's values, or a tokenizer too large to move.
