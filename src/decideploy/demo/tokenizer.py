@@ -67,6 +67,23 @@ _BARE_WORDS = "false true question kind state options decision noul score choice
 _WORDS = Path(__file__).with_name("words.txt")
 
 
+# The tokens that mark images, audio, channels, turns and thought, by their name in tokenizer_config.json.
+MARKS = {
+    "image_token": "<|image|>",
+    "boi_token": "<|image>",
+    "eoi_token": "<image|>",
+    "audio_token": "<|audio|>",
+    "boa_token": "<|audio>",
+    "eoa_token": "<audio|>",
+    "soc_token": "<|channel>",
+    "eoc_token": "<channel|>",
+    "sot_token": "<|turn>",
+    "eot_token": "<turn|>",
+    "think_token": "<|think|>",
+    "escape_token": '<|"|>',
+}
+
+
 def merged_words() -> list[str]:
     """Words with a token of their own, in id order; ``▁`` stands for the space before them."""
     return [f"▁{word}" for word in _WORDS.read_text("utf-8").split()] + _BARE_WORDS.split()
@@ -188,32 +205,8 @@ def tokenizer_config() -> dict[str, Any]:
         "pad_token": "<pad>",
         "unk_token": "<unk>",
         "mask_token": "<mask>",
-        "image_token": "<|image|>",
-        "boi_token": "<|image>",
-        "eoi_token": "<image|>",
-        "audio_token": "<|audio|>",
-        "boa_token": "<|audio>",
-        "eoa_token": "<audio|>",
-        "soc_token": "<|channel>",
-        "eoc_token": "<channel|>",
-        "sot_token": "<|turn>",
-        "eot_token": "<turn|>",
-        "think_token": "<|think|>",
-        "escape_token": '<|"|>',
-        "model_specific_special_tokens": {
-            "image_token": "<|image|>",
-            "boi_token": "<|image>",
-            "eoi_token": "<image|>",
-            "audio_token": "<|audio|>",
-            "boa_token": "<|audio>",
-            "eoa_token": "<audio|>",
-            "soc_token": "<|channel>",
-            "eoc_token": "<channel|>",
-            "sot_token": "<|turn>",
-            "eot_token": "<turn|>",
-            "think_token": "<|think|>",
-            "escape_token": '<|"|>',
-        },
+        **MARKS,
+        "model_specific_special_tokens": MARKS,
     }
 
 
