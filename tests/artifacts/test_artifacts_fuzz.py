@@ -22,6 +22,9 @@ from decideploy.artifacts.report import github_annotations, print_verification, 
 from decideploy.artifacts.safetensors_file import MalformedFileError, read_header
 from decideploy.artifacts.text import RULES as TEXT_RULES
 
+# Tens of seconds together; the fast tests keep the single faults.
+pytestmark = pytest.mark.integration
+
 FUZZ = settings(
     max_examples=150,
     deadline=5000,
@@ -114,9 +117,6 @@ MEASURE = """
 import re, sys, time
 from pathlib import Path
 from decideploy.artifacts.safetensors_file import MalformedFileError, read_header
-
-# Tens of seconds together; the fast tests keep the single faults.
-pytestmark = pytest.mark.integration
 
 def peak_bytes():
     return int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

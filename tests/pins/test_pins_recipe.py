@@ -79,5 +79,6 @@ def test_data_root_holds_recipes_and_patches():
 
 
 def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("DECIDEPLOY_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "decideploy" / "artifacts"
