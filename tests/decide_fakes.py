@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,36 @@ from tokenizers.decoders import ByteFallback
 from tokenizers.models import BPE
 from tokenizers.normalizers import Replace
 
-from decideploy.decide import Calibration, DecisionHead, PromptEncoder
+from decideploy.decide import (
+    Calibration,
+    DecideService,
+    DecisionHead,
+    Generation,
+    Prompt,
+    PromptEncoder,
+    PromptWriter,
+    Reading,
+)
+from decideploy.decide.schema import BuildInfo
 from decideploy.decide.slots import KIND_RANGES, SLOT_LABELS
+from decideploy.decide.thinking import Thinker, find_marks
 
 BOS_ID = 2
 FIRST_LABEL_ID = 300
-CONTROL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|image|>", "<|channel>")
+CONTROL_TOKENS = (
+    "<pad>",
+    "<eos>",
+    "<bos>",
+    "<unk>",
+    "<|turn>",
+    "<turn|>",
+    "<|image|>",
+    "<|channel>",
+    "<channel|>",
+)
 # Marked as ordinary in tokenizer.json: only the other files name them.
-UNMARKED_CONTROL_TOKENS = ("<|image|>", "<|channel>")
+UNMARKED_CONTROL_TOKENS = ("<|image|>", "<|channel>", "<channel|>")
+BUILD = BuildInfo(version="0.30.0+cpu.decideploy.1", recipe="cpu", files_sha256="f" * 64, patches=("0001-a",))
 PUBLISHED_TEMPERATURES = {"noul": 1.003, "choice": 1.017, "score": 0.999}
 
 
@@ -73,7 +95,10 @@ def write_model(folder: Path) -> Path:
     adapter = folder / "adapter_vllm"
     adapter.mkdir()
     documents = {
-        folder / "tokenizer_config.json": {"bos_token": "<bos>", "extra_special_tokens": ["<|channel>"]},
+        folder / "tokenizer_config.json": {
+            "bos_token": "<bos>",
+            "extra_special_tokens": ["<|channel>", "<channel|>"],
+        },
         folder / "config.json": {"image_token_id": 6, "text_config": {"bos_token_id": BOS_ID}},
         folder / "calibration.json": {"per_kind": PUBLISHED_TEMPERATURES},
         adapter / "decision_head.json": head_document(),
@@ -89,36 +114,87 @@ def make_encoder(folder: Path) -> PromptEncoder:
 
 @dataclass
 class FakeEngine:
-    """Answers ``logprobs`` (by default falling with the slot), raises ``error``, or hangs until cancelled."""
+    """Answers ``logprobs`` (by default falling with the slot), raises ``error``, or hangs until cancelled.
+
+    ``answer`` computes the log-probabilities from the prompt and the allowed tokens instead; ``writes`` is
+    what the base model generates, cut at the first stop token and at max_tokens.
+    """
 
     logprobs: Mapping[int, float] | None = None
+    answer: Callable[[Prompt, Sequence[int]], Mapping[int, float]] | None = None
+    writes: Sequence[int] = ()
     error: Exception | None = None
     hang: bool = False
     calls: list[dict[str, Any]] = field(default_factory=list)
     cancelled: int = 0
+    running: int = 0
+    most_running: int = 0
 
     async def read(
         self,
-        prompt_token_ids: Sequence[int],
+        prompt: Prompt,
         allowed_token_ids: Sequence[int],
         *,
         use_adapter: bool = True,
         request_id: str,
-    ) -> Mapping[int, float]:
-        self.calls.append(
-            {"prompt": list(prompt_token_ids), "allowed": list(allowed_token_ids), "adapter": use_adapter}
-        )
-        if self.hang:
-            await self._hang()
-        if self.error is not None:
-            raise self.error
-        if self.logprobs is not None:
-            return self.logprobs
-        return {token_id: -0.7 * index for index, token_id in enumerate(allowed_token_ids)}
+    ) -> Reading:
+        call = {"prompt": list(prompt.token_ids), "allowed": list(allowed_token_ids), "adapter": use_adapter}
+        await self._take(call, prompt, request_id)
+        logprobs = self.logprobs
+        if self.answer is not None:
+            logprobs = self.answer(prompt, allowed_token_ids)
+        if logprobs is None:
+            logprobs = {token_id: -0.7 * index for index, token_id in enumerate(allowed_token_ids)}
+        return Reading(logprobs=logprobs, prompt_tokens=len(prompt.token_ids), cached_tokens=3)
 
-    async def _hang(self) -> None:
+    async def generate(
+        self, prompt: Prompt, *, max_tokens: int, stop_token_ids: Sequence[int], request_id: str
+    ) -> Generation:
+        call = {"prompt": list(prompt.token_ids), "max_tokens": max_tokens, "stops": list(stop_token_ids)}
+        await self._take(call, prompt, request_id)
+        ends = [index for index, token in enumerate(self.writes) if token in stop_token_ids]
+        written = tuple(self.writes[: ends[0] + 1] if ends else self.writes)[:max_tokens]
+        stopped = bool(written) and written[-1] in stop_token_ids
+        return Generation(token_ids=written, stopped=stopped, prompt_tokens=len(prompt.token_ids))
+
+    async def _take(self, call: dict[str, Any], prompt: Prompt, request_id: str) -> None:
+        self.calls.append({**call, "images": prompt.images, "request_id": request_id})
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
         try:
-            await asyncio.Event().wait()
+            if self.hang:
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+            if self.error is not None:
+                raise self.error
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self.running -= 1
+
+
+def fake_chat_template(messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
+    """A chat template with the marks of the real one."""
+    text = "".join(f"<|turn>{message['role']}\n{message['content']}<turn|>\n" for message in messages)
+    return f"<bos>{kwargs.get('greeting', '')}{text}<|turn>model\n"
+
+
+def make_service(
+    encoder: PromptEncoder, engine: FakeEngine, *, max_model_len: int = 4096, **changes: Any
+) -> DecideService:
+    """A service over ``engine`` with a head without biases and all temperatures 1, unless changed."""
+    head = changes.pop("head", None) or make_head(bias=[0.0] * 24)
+    writer = PromptWriter(
+        encoder=encoder, max_model_len=max_model_len, image_tokens=changes.pop("image_tokens", None)
+    )
+    marks = find_marks(encoder)
+    assert marks is not None
+    thinker = Thinker(engine=engine, writer=writer, head=head, chat_template=fake_chat_template, marks=marks)
+    defaults: dict[str, Any] = {
+        "calibrations": {"default": make_calibration({"noul": 1.0, "choice": 1.0, "score": 1.0})},
+        "thinker": thinker,
+        "model": "demo",
+        "build": BUILD,
+    }
+    return DecideService(engine=engine, writer=writer, head=head, **{**defaults, **changes})

@@ -1,13 +1,15 @@
-"""Typed decisions: template, read-out, calibration and their wire types; pure, no engine imported.
+"""Typed decisions: template, read-out, calibration, strategies, thinking; pure, no engine imported.
 
-The HTTP routes are in :mod:`decideploy.decide.routes`, which needs FastAPI and is not imported here.
+The HTTP routes over :class:`DecideService` are in :mod:`decideploy.api`.
 """
 
 from decideploy.decide.calibration import Calibration
 from decideploy.decide.client import ask, post_decision, print_decision, read_state
-from decideploy.decide.core import ADAPTER_NAME, Engine, decide
+from decideploy.decide.decision import Decision, TokenCounts
 from decideploy.decide.encoder import PromptEncoder
+from decideploy.decide.engine import ADAPTER_NAME, Engine, Generation, Prompt, Reading
 from decideploy.decide.head import DecisionHead
+from decideploy.decide.prompts import PromptWriter
 from decideploy.decide.readout import allowed_token_ids, read_out
 from decideploy.decide.schema import (
     DecideRequest,
@@ -17,6 +19,7 @@ from decideploy.decide.schema import (
     RequestError,
     parse_request,
 )
+from decideploy.decide.service import DecideService
 from decideploy.decide.slots import Kind
 from decideploy.decide.template import render
 
@@ -25,16 +28,22 @@ __all__ = [
     "Calibration",
     "DecideRequest",
     "DecideResponse",
+    "DecideService",
+    "Decision",
     "DecisionHead",
     "Engine",
     "ErrorEnvelope",
+    "Generation",
     "InfoResponse",
     "Kind",
+    "Prompt",
     "PromptEncoder",
+    "PromptWriter",
+    "Reading",
     "RequestError",
+    "TokenCounts",
     "allowed_token_ids",
     "ask",
-    "decide",
     "parse_request",
     "post_decision",
     "print_decision",

@@ -12,6 +12,7 @@ from decideploy.decide.documents import parse_document, read_bytes
 from decideploy.decide.slots import Kind
 
 FILE_NAME = "calibration.json"
+GOLD_FILE_NAME = "calibration_gold.json"
 
 # No fit lies beyond: at either end the options are one certain answer or all alike.
 MIN_TEMPERATURE: Final = 0.01

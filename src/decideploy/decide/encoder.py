@@ -8,7 +8,7 @@ added tokens, the vocabulary and the merges: what is left cannot produce their i
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -44,10 +44,12 @@ class PromptEncoder:
         special = {token["id"] for token in document["added_tokens"] if token.get("special")}
         self.bos_id = bos_id
         self.control_ids = frozenset({bos_id, *special, *control_ids}) & frozenset(self._ids.values())
+        self._control_tokens = tuple(token for token, id_ in self._ids.items() if id_ in self.control_ids)
         # The library raises bare exceptions for every fault of the file.
         try:
             cleared = without_tokens(document, self.control_ids)
             self._tokenizer = Tokenizer.from_str(json.dumps(cleared))
+            self._whole = Tokenizer.from_str(json.dumps(without_tokens(document, ())))
             self._longest_piece = longest_piece(cleared)
         except Exception as error:
             raise _malformed(tokenizer_json, f"holds no tokenizer that can be used: {error}") from error
@@ -67,9 +69,27 @@ class PromptEncoder:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text`` with BOS before them; never truncated, never padded."""
+        return [self.bos_id, *self.encode_text(text)]
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a user's ``text``, none of them a control token, and nothing before them."""
         # A batch of one: encode() keeps the interpreter's lock, so that no other thread would run meanwhile.
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
-        return [self.bos_id, *encoding.ids]
+        return list(encoding.ids)
+
+    def encode_markup(self, text: str) -> list[int]:
+        """Token ids of a chat template's ``text``, in which control tokens are meant."""
+        (encoding,) = self._whole.encode_batch([text], add_special_tokens=False)
+        return list(encoding.ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ``token_ids``, control tokens left out."""
+        shown = [token_id for token_id in token_ids if token_id not in self.control_ids]
+        return str(self._whole.decode(shown, skip_special_tokens=False))
+
+    def names_control(self, text: str) -> bool:
+        """Whether ``text`` spells a control token, which :meth:`encode_markup` would make one."""
+        return any(token in text for token in self._control_tokens)
 
     def fewest_tokens(self, text: str) -> int:
         """How many tokens, BOS included, ``text`` has at least; found from its length alone."""

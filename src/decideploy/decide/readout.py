@@ -43,6 +43,23 @@ def read_out(
     return probabilities
 
 
+def letter_ids(head: DecisionHead, n_options: int) -> tuple[int, ...]:
+    """Token ids of the first ``n_options`` answer letters."""
+    return allowed_token_ids(head, "choice", n_options)
+
+
+def letter_distribution(
+    logprobs: Mapping[int, float], n_options: int, head: DecisionHead
+) -> tuple[float, ...]:
+    """The base model's probabilities of the answer letters: neither bias nor temperature is meant for it.
+
+    Raises EngineError(502) as :func:`read_out`.
+    """
+    slots = head.slot_range("choice", n_options)
+    check_slots(logprobs, slots, head)
+    return softmax([logprobs[head.verbalizer_ids[slot]] for slot in slots])
+
+
 def check_slots(logprobs: Mapping[int, float], slots: Sequence[int], head: DecisionHead) -> None:
     """Raise EngineError(502) naming every slot for which the engine gave no number."""
     faults = []

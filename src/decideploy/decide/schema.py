@@ -13,17 +13,19 @@ from pydantic import (
     Field,
     FiniteFloat,
     JsonValue,
+    StrictBool,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
 
 from decideploy.decide.documents import fault_message, key_path
-from decideploy.decide.slots import CANONICAL_OPTIONS, CHOICE_LETTERS, Kind, fold_lines
+from decideploy.decide.slots import CANONICAL_OPTIONS, Kind, fold_lines
 from decideploy.errors import ConfigError
 
 MIN_OPTIONS: Final = 2
-MAX_OPTIONS: Final = len(CHOICE_LETTERS)
+MAX_OPTIONS: Final = 256
+MAX_TEMPLATE_KWARGS: Final = 32
 # Far below the depth at which the JSON writer and pydantic give up, each in its own words.
 MAX_STATE_DEPTH: Final = 64
 MAX_TOLD_FAULTS: Final = 10
@@ -47,6 +49,14 @@ class TextPart(BaseModel):
     text: str
 
 
+class ImagePart(BaseModel):
+    """An image in a list state: a data URL, or an https URL of a host that the server allows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: str
+
+
 def _checked_state(value: object) -> object:
     """Refuse what the union below would refuse, in words that name the part at fault."""
     if isinstance(value, str):
@@ -57,7 +67,9 @@ def _checked_state(value: object) -> object:
         if not value:
             raise ValueError("a list state needs at least one part")
         return [_checked_part(index, part) for index, part in enumerate(value)]
-    raise ValueError('must be a string, a JSON object, or a list of strings and {"text": …} parts')
+    raise ValueError(
+        'must be a string, a JSON object, or a list of strings, {"text": …} and {"image": …} parts'
+    )
 
 
 def _checked_object(value: Mapping[str, object]) -> Mapping[str, object]:
@@ -87,14 +99,13 @@ def _members(value: object) -> Iterable[object]:
 def _checked_part(index: int, part: object) -> object:
     if isinstance(part, str):
         return _encodable(part)
-    if isinstance(part, TextPart):
+    if isinstance(part, TextPart | ImagePart):
         return part
-    if isinstance(part, Mapping):
-        if "image" in part:
-            raise ValueError(f"part [{index}]: this server reads text only; it takes no image")
-        if part.keys() == {"text"} and isinstance(part["text"], str):
-            return {"text": _encodable(part["text"])}
-    raise ValueError(f'part [{index}]: must be a string or {{"text": "…"}}')
+    if isinstance(part, Mapping) and len(part) == 1:
+        ((key, value),) = part.items()
+        if key in ("text", "image") and isinstance(value, str):
+            return {key: _encodable(value)}
+    raise ValueError(f'part [{index}]: must be a string, {{"text": "…"}} or {{"image": "URL"}}')
 
 
 def _encodable(text: str) -> str:
@@ -110,23 +121,22 @@ def _checked_text(value: object) -> object:
     return _encodable(value) if isinstance(value, str) else value
 
 
-def _served_thinking(value: object) -> object:
-    if value in ("auto", "on"):
-        raise ValueError('this server serves thinking "off" only')
-    return value
-
-
 State: TypeAlias = Annotated[
-    str | dict[str, JsonValue] | tuple[str | TextPart, ...], BeforeValidator(_checked_state)
+    str | dict[str, JsonValue] | tuple[str | TextPart | ImagePart, ...], BeforeValidator(_checked_state)
 ]
 Text: TypeAlias = Annotated[str, BeforeValidator(_checked_text)]
+ThinkingMode: TypeAlias = Literal["off", "auto", "on"]
+Strategy: TypeAlias = Literal["tournament", "single", "permute"]
+CalibrationName: TypeAlias = Literal["default", "gold"]
 
 
 class DecideRequest(BaseModel):
     """One decision: what is known (``state``), what is asked (``question``), what may be answered.
 
-    ``options``: 2 to 16 distinct texts for ``choice``; ``noul`` and ``score`` have canonical ones, which
-    may be left out.
+    ``options``: 2 to 256 distinct texts for ``choice``; ``noul`` and ``score`` have canonical ones, which
+    may be left out. ``strategy`` says how more than 16 options are read. ``thinking``: ``on`` lets System 2
+    reason, ``auto`` only when System 1's largest probability is below ``threshold``; ``think_budget`` is the
+    most tokens of reasoning, None for what the context holds. ``calibration`` chooses the temperatures.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -136,7 +146,26 @@ class DecideRequest(BaseModel):
     question: Text
     # The default is validated too: a choice without options must be refused.
     options: tuple[Text, ...] | None = Field(default=None, validate_default=True)
-    thinking: Annotated[Literal["off"], BeforeValidator(_served_thinking)] = "off"
+    strategy: Strategy = "tournament"
+    thinking: ThinkingMode = "off"
+    threshold: Annotated[float, Field(ge=0.0, le=1.0, strict=True)] = 0.8
+    think_budget: Annotated[int, Field(ge=1, strict=True)] | None = None
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, max_length=MAX_TEMPLATE_KWARGS)
+    return_reasoning: StrictBool = False
+    debug: StrictBool = False
+    calibration: CalibrationName = "default"
+
+    @field_validator("chat_template_kwargs", mode="before")
+    @classmethod
+    def _checked_kwargs(cls, value: object) -> object:
+        return _checked_object(value) if isinstance(value, Mapping) else value
+
+    @field_validator("thinking")
+    @classmethod
+    def _thinkable(cls, value: ThinkingMode, info: ValidationInfo) -> ThinkingMode:
+        if value != "off" and info.data.get("kind") == "score":
+            raise ValueError('a score is answered by System 1 alone: leave thinking out or "off"')
+        return value
 
     @field_validator("question")
     @classmethod
@@ -168,9 +197,16 @@ class DecideRequest(BaseModel):
         """The options in answer order, as the caller wrote them."""
         return self.options if self.options is not None else CANONICAL_OPTIONS[self.kind]
 
+    @property
+    def image_urls(self) -> tuple[str, ...]:
+        """The images of the state, in order."""
+        if isinstance(self.state, str | dict):
+            return ()
+        return tuple(part.image for part in self.state if isinstance(part, ImagePart))
+
 
 def check_option_count(count: int, kind: str | None) -> None:
-    """Raise ValueError when ``kind`` does not have ``count`` options; a ``kind`` of None has at most 16."""
+    """Raise ValueError when ``kind`` does not have ``count`` options; a ``kind`` of None has at most 256."""
     if kind is not None and kind in CANONICAL_OPTIONS:
         if count != len(CANONICAL_OPTIONS[kind]):
             raise _not_canonical(kind)
@@ -187,7 +223,7 @@ def _miscounted(count: int | str) -> ValueError:
 
 
 def check_choice_options(options: tuple[str, ...] | None) -> None:
-    """Raise ValueError when ``options`` are not 2 to 16 distinct texts."""
+    """Raise ValueError when ``options`` are not 2 to 256 distinct texts."""
     if options is None:
         raise _miscounted("none")
     check_option_count(len(options), "choice")
@@ -211,8 +247,35 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class ThinkingReport(BaseModel):
+    """What System 2 did; ``finished_within_budget`` is False for a thought that its budget cut off.
+
+    ``reasoning`` is there when the request says ``return_reasoning`` and System 2 was used.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    used: bool
+    think_tokens: int = 0
+    think_seconds: float = 0.0
+    finished_within_budget: bool = True
+    reasoning: str | None = None
+
+
+class DebugReport(BaseModel):
+    """Both systems' distributions over the options; ``system2`` is None when it was not used."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    system1: tuple[FiniteFloat, ...]
+    system2: tuple[FiniteFloat, ...] | None
+
+
 class DecideResponse(BaseModel):
-    """``probabilities[i]`` is that of ``options[i]``; they sum to 1; ``choice`` is the likeliest."""
+    """``probabilities[i]`` is that of ``options[i]``; they sum to 1; ``choice`` is the likeliest.
+
+    ``thinking`` is there when it was asked for, ``debug`` likewise.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -221,6 +284,8 @@ class DecideResponse(BaseModel):
     choice: str
     choice_index: int
     usage: Usage
+    thinking: ThinkingReport | None = None
+    debug: DebugReport | None = None
 
 
 class BuildInfo(BaseModel):
@@ -239,11 +304,39 @@ class Defaults(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    thinking: Literal["off"] = "off"
+    thinking: ThinkingMode = "off"
+    threshold: float = 0.8
+    think_budget: int | None = None
+    strategy: Strategy = "tournament"
+    calibration: CalibrationName = "default"
+
+
+class CalibrationInfo(BaseModel):
+    """One calibration file: its temperatures by kind and its digest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperatures: dict[Kind, float]
+    sha256: str
+
+
+class ImageLimits(BaseModel):
+    """What images a request may hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_count: int
+    max_bytes: int
+    max_pixels: int
+    allowed_hosts: tuple[str, ...]
 
 
 class InfoResponse(BaseModel):
-    """``GET /v1/decide/info``: what this server serves and with which files."""
+    """``GET /v1/decide/info``: what this server serves and with which files.
+
+    ``temperatures`` and ``calibration_sha256`` are those of the default calibration; ``images`` is None where
+    the engine reads text only.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -256,6 +349,9 @@ class InfoResponse(BaseModel):
     defaults: Defaults
     temperatures: dict[Kind, float]
     calibration_sha256: str
+    calibrations: dict[CalibrationName, CalibrationInfo]
+    images: ImageLimits | None
+    model_sha256: str
     build: BuildInfo
 
 

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, TypeVar
 
 from decideploy.decide import ADAPTER_NAME
-from decideploy.decide.schema import MAX_OPTIONS
+from decideploy.decide.strategies import WIDTH
 from decideploy.errors import ConfigError, Diagnostic, VerificationError
 
 PROCESSED_LOGPROBS: Final = "processed_logprobs"
@@ -45,12 +45,12 @@ def engine_faults(model_config: Any) -> Iterator[Diagnostic]:
             where="vllm serve --logprobs-mode",
             next_step=f"start the engine with --logprobs-mode {PROCESSED_LOGPROBS}",
         )
-    if 0 <= model_config.max_logprobs < MAX_OPTIONS:
+    if 0 <= model_config.max_logprobs < WIDTH:
         yield Diagnostic(
             code="max-logprobs",
-            what=f"max_logprobs is {model_config.max_logprobs}; a choice reads up to {MAX_OPTIONS}",
+            what=f"max_logprobs is {model_config.max_logprobs}; a choice reads up to {WIDTH}",
             where="vllm serve --max-logprobs",
-            next_step=f"start the engine with --max-logprobs {MAX_OPTIONS} or more",
+            next_step=f"start the engine with --max-logprobs {WIDTH} or more",
         )
     installed = [entry_point.value for entry_point in entry_points(group=LOGITS_PROCESSOR_GROUP)]
     processors = [*(model_config.logits_processors or ()), *installed]

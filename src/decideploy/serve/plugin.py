@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from starlette.datastructures import State
 
     from decideploy.build import InstalledBuild
-    from decideploy.decide.routes import DecideService
-    from decideploy.decide.schema import BuildInfo
+    from decideploy.decide import Calibration, DecideService, DecisionHead, Engine, PromptWriter
+    from decideploy.decide.schema import BuildInfo, CalibrationName
+    from decideploy.decide.thinking import ChatTemplate, Thinker
 
 
 def installed_build() -> InstalledBuild:
@@ -45,9 +46,9 @@ class DecidePlugin:
         """Add the routes to ``app``; IntegrityError when the engine build is not the locked one."""
         self._build = self._check_build()
 
-        from decideploy.decide.routes import router  # noqa: PLC0415
+        from decideploy.api import decide_router  # noqa: PLC0415
 
-        app.include_router(router)
+        app.include_router(decide_router)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Put the service into ``state.decideploy``; any fault in the model's files stops the start."""
@@ -57,32 +58,55 @@ class DecidePlugin:
 
 
 def make_service(engine_client: Any, state: State, args: Namespace, build: BuildInfo) -> DecideService:
-    """The service over ``engine_client``: encoder, head and calibration from the files that it serves."""
-    from decideploy.decide import Calibration, DecisionHead, PromptEncoder  # noqa: PLC0415
-    from decideploy.decide.calibration import FILE_NAME as CALIBRATION_FILE  # noqa: PLC0415
+    """The service over ``engine_client``: encoder, head and calibrations from the files that it serves."""
+    from decideploy.decide import DecideService, DecisionHead, PromptEncoder, PromptWriter  # noqa: PLC0415
     from decideploy.decide.head import FILE_NAME as HEAD_FILE  # noqa: PLC0415
-    from decideploy.decide.routes import DecideService  # noqa: PLC0415
     from decideploy.serve.engine_settings import check_engine, find_adapter  # noqa: PLC0415
 
     model = model_folder(args.model)
     check_engine(engine_client.vllm_config)
     adapter = find_adapter(state.openai_serving_models.lora_requests)
     head = DecisionHead.read(Path(adapter.lora_path) / HEAD_FILE)
-    calibration = Calibration.read(model / CALIBRATION_FILE)
+    calibrations = read_calibrations(model)
     encoder = PromptEncoder.from_model(model)
     encoder.check_labels(head)
 
-    from decideploy.serve.vllm_engine import VllmEngine  # noqa: PLC0415
+    from decideploy.serve.vllm_engine import VllmEngine, chat_template  # noqa: PLC0415
 
+    engine = VllmEngine(engine_client, adapter)
+    writer = PromptWriter(encoder=encoder, max_model_len=engine_client.vllm_config.model_config.max_model_len)
     return DecideService(
-        engine=VllmEngine(engine_client, adapter),
-        encoder=encoder,
+        engine=engine,
+        writer=writer,
         head=head,
-        calibration=calibration,
-        max_model_len=engine_client.vllm_config.model_config.max_model_len,
+        calibrations=calibrations,
+        thinker=make_thinker(engine, writer, head, chat_template(engine_client)),
         model=state.openai_serving_models.base_model_paths[0].name,
         build=build,
     )
+
+
+def read_calibrations(model: Path) -> dict[CalibrationName, Calibration]:
+    """The model's calibrations by name; the gold one only where there is a file of it."""
+    from decideploy.decide import Calibration  # noqa: PLC0415
+    from decideploy.decide.calibration import FILE_NAME, GOLD_FILE_NAME  # noqa: PLC0415
+
+    calibrations: dict[CalibrationName, Calibration] = {"default": Calibration.read(model / FILE_NAME)}
+    if (model / GOLD_FILE_NAME).exists():
+        calibrations["gold"] = Calibration.read(model / GOLD_FILE_NAME)
+    return calibrations
+
+
+def make_thinker(
+    engine: Engine, writer: PromptWriter, head: DecisionHead, template: ChatTemplate
+) -> Thinker | None:
+    """System 2 over ``engine``; None when the tokenizer has no thought channel."""
+    from decideploy.decide.thinking import Thinker, find_marks  # noqa: PLC0415
+
+    marks = find_marks(writer.encoder)
+    if marks is None:
+        return None
+    return Thinker(engine=engine, writer=writer, head=head, chat_template=template, marks=marks)
 
 
 def model_folder(model: str) -> Path:

@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from decideploy.decide import DecideRequest, DecideResponse, render
+from decideploy.decide import ADAPTER_NAME, DecideRequest, DecideResponse, render
 from decideploy.decide.client import PATH as DECIDE_PATH
 from decideploy.decide.client import read_reply
-from decideploy.decide.core import ADAPTER_NAME
 from decideploy.decide.slots import SLOT_LABELS
 from decideploy.errors import Diagnostic, EngineError, Error
 from decideploy.serve.questions import batch, one_of_each_kind, widest_choice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from vllm.exceptions import GracefulHTTPError, VLLMError
@@ -12,14 +13,17 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from decideploy.decide import Generation, Prompt, Reading, RequestError
+from decideploy.decide.thinking import ChatTemplate
 from decideploy.errors import EngineError
 
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
+    from vllm.outputs import RequestOutput
 
 
 class VllmEngine:
-    """Reads the next token's distribution with the decision adapter, or without it.
+    """Reads with the decision adapter or without it, and lets the base model write.
 
     ``client`` is vLLM's engine client, checked by :func:`decideploy.serve.engine_settings.check_engine`;
     ``adapter`` is vLLM's request of the adapter that it serves.
@@ -28,21 +32,52 @@ class VllmEngine:
     def __init__(self, client: EngineClient, adapter: LoRARequest) -> None:
         self._client = client
         self._adapter = adapter
+        # What the model's generation config recommends for writing.
+        self._writing_defaults = client.vllm_config.model_config.get_diff_sampling_param()
 
     async def read(
         self,
-        prompt_token_ids: Sequence[int],
+        prompt: Prompt,
         allowed_token_ids: Sequence[int],
         *,
         use_adapter: bool = True,
         request_id: str,
-    ) -> Mapping[int, float]:
-        """Log-probabilities (nats) of ``allowed_token_ids``, normalised over them, by token id."""
+    ) -> Reading:
+        """Log-probabilities (nats) of ``allowed_token_ids``, normalised over them."""
+        adapter = self._adapter if use_adapter else None
+        output = await self._last(prompt, sampling_params(allowed_token_ids), request_id, adapter)
+        return Reading(
+            logprobs=first_logprobs(output),
+            prompt_tokens=len(output.prompt_token_ids or ()),
+            cached_tokens=output.num_cached_tokens or 0,
+        )
+
+    async def generate(
+        self, prompt: Prompt, *, max_tokens: int, stop_token_ids: Sequence[int], request_id: str
+    ) -> Generation:
+        """What the base model writes; one seed for all, so that a request is answered alike twice."""
+        parameters = SamplingParams(
+            **{**self._writing_defaults, "max_tokens": max_tokens},
+            stop_token_ids=list(stop_token_ids),
+            seed=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        output = await self._last(prompt, parameters, request_id, None)
+        completion = output.outputs[0]
+        token_ids = tuple(completion.token_ids)
+        return Generation(
+            token_ids=token_ids,
+            stopped=bool(token_ids) and token_ids[-1] in stop_token_ids,
+            prompt_tokens=len(output.prompt_token_ids or ()),
+            cached_tokens=output.num_cached_tokens or 0,
+        )
+
+    async def _last(
+        self, prompt: Prompt, parameters: SamplingParams, request_id: str, adapter: LoRARequest | None
+    ) -> RequestOutput:
         stream = self._client.generate(
-            tokens_input(list(prompt_token_ids)),
-            sampling_params(allowed_token_ids),
-            request_id,
-            lora_request=self._adapter if use_adapter else None,
+            tokens_input(list(prompt.token_ids)), parameters, request_id, lora_request=adapter
         )
         try:
             # Closing the stream is what aborts the request when this task is cancelled.
@@ -52,7 +87,9 @@ class VllmEngine:
             raise EngineError(f"the engine is not ready: {error}", status=503) from error
         except VLLMError as error:
             raise EngineError(f"the engine failed: {error or type(error).__name__}", status=502) from error
-        return first_logprobs(outputs)
+        if not outputs or not outputs[-1].outputs:
+            raise EngineError("the engine gave no output", status=502)
+        return outputs[-1]
 
 
 def sampling_params(allowed_token_ids: Sequence[int]) -> SamplingParams:
@@ -79,10 +116,37 @@ def sampling_params(allowed_token_ids: Sequence[int]) -> SamplingParams:
     )
 
 
-def first_logprobs(outputs: Sequence[Any]) -> dict[int, float]:
-    """Token id → log-probability of the one token in vLLM's ``outputs``; EngineError(502) without any."""
-    completions = outputs[-1].outputs if outputs else ()
-    if not completions or not completions[0].logprobs:
-        reason = completions[0].finish_reason if completions else "no output"
-        raise EngineError(f"the engine gave no log-probabilities ({reason})", status=502)
-    return {token_id: entry.logprob for token_id, entry in completions[0].logprobs[0].items()}
+def first_logprobs(output: RequestOutput) -> dict[int, float]:
+    """Token id → log-probability of the one token in vLLM's ``output``; EngineError(502) without any."""
+    completion = output.outputs[0]
+    if not completion.logprobs:
+        raise EngineError(f"the engine gave no log-probabilities ({completion.finish_reason})", status=502)
+    return {token_id: entry.logprob for token_id, entry in completion.logprobs[0].items()}
+
+
+def chat_template(client: EngineClient) -> ChatTemplate:
+    """The chat template of the served tokenizer."""
+    tokenizer = client.get_tokenizer()
+    own = frozenset(signature(tokenizer.apply_chat_template).parameters) - {"kwargs"}
+
+    def rendered(messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
+        if reserved := sorted(own & kwargs.keys()):
+            raise RequestError(
+                f"{', '.join(reserved)}: not a variable of the chat template",
+                param="chat_template_kwargs",
+                code="bad_template_kwargs",
+            )
+        try:
+            text: str = tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, **kwargs
+            )
+        # A template may do anything with a caller's values, and fail in any way.
+        except Exception as error:
+            raise RequestError(
+                f"the chat template does not take these values: {error}",
+                param="chat_template_kwargs",
+                code="bad_template_kwargs",
+            ) from error
+        return text
+
+    return rendered

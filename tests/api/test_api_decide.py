@@ -7,17 +7,17 @@ from typing import Any
 
 import httpx
 import pytest
-from decide_fakes import FakeEngine, make_calibration, make_encoder, make_head
+from decide_fakes import BUILD, FakeEngine, make_calibration, make_encoder, make_head, make_service
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
+from decideploy.api import decide_router
+from decideploy.api.json_body import MAX_BODY_BYTES, parse_json
 from decideploy.decide import DecideResponse, PromptEncoder, RequestError
-from decideploy.decide.routes import MAX_BODY_BYTES, DecideService, parse_json, router
-from decideploy.decide.schema import BuildInfo, ErrorEnvelope
+from decideploy.decide.schema import ErrorEnvelope
 from decideploy.errors import EngineError
 
 NOUL = {"kind": "noul", "state": "s", "question": "q"}
-BUILD = BuildInfo(version="0.30.0+cpu.decideploy.1", recipe="cpu", files_sha256="f" * 64, patches=("0001-a",))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
 
 def make_app(encoder: PromptEncoder, engine: FakeEngine) -> FastAPI:
     app = FastAPI()
-    app.include_router(router)
+    app.include_router(decide_router)
 
     # vLLM registers answers of its own for the whole application.
     @app.exception_handler(Exception)
@@ -35,14 +35,12 @@ def make_app(encoder: PromptEncoder, engine: FakeEngine) -> FastAPI:
     async def foreign(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"foreign": str(error)}, status_code=418)
 
-    app.state.decideploy = DecideService(
-        engine=engine,
-        encoder=encoder,
-        head=make_head(),
-        calibration=make_calibration(),
+    app.state.decideploy = make_service(
+        encoder,
+        engine,
         max_model_len=512,
-        model="demo",
-        build=BUILD,
+        head=make_head(),
+        calibrations={"default": make_calibration()},
     )
     return app
 
