@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
@@ -19,6 +19,8 @@ from decideploy import __version__
 from decideploy.errors import ConfigError, Error, VerificationError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from decideploy.artifacts import Verification
     from decideploy.hardware import HardwareReport
     from decideploy.plan import Workload
@@ -196,20 +198,111 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
 
 
 def _decide(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.decide import ask, print_decision, read_state
+    from decideploy.decide import parse_request
+    from decideploy.decide.client import post_decision, print_decision, read_api_key
 
-    response = ask(
-        options.url,
-        kind=options.kind,
-        question=options.question,
-        state=read_state(options.state),
-        options=options.options,
-    )
+    if options.batch is not None:
+        return _decide_batch(options, console)
+    missing = [f"--{name}" for name in ("kind", "question") if getattr(options, name) is None]
+    if options.state is None and not options.image:
+        missing.append("--state")
+    if missing:
+        raise ConfigError(
+            f"a decision needs {', '.join(missing)}", next_step="see `decideploy decide --help`"
+        )
+    request = parse_request(_decide_fields(options))
+    api_key = read_api_key(options.api_key_file)
+    response = post_decision(options.url, request, timeout_s=options.timeout, api_key=api_key)
     if options.json:
-        _print_json(response.model_dump(exclude_none=True))
+        _print_json(response.model_dump(mode="json", exclude_none=True))
     else:
         print_decision(response, console)
     return 0
+
+
+def _decide_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """The request's fields that the command line sets."""
+    from decideploy.decide.client import read_state, with_images
+
+    names = ("kind", "question", "thinking", "threshold", "think_budget", "strategy", "calibration")
+    fields = {name: getattr(options, name) for name in names}
+    fields |= {name: getattr(options, name) or None for name in ("return_reasoning", "debug")}
+    fields["chat_template_kwargs"] = options.chat_template_kwargs
+    fields["options"] = [*(options.options or ()), *(options.option or ())] or None
+    fields["state"] = None if options.state is None else read_state(options.state)
+    if options.image:
+        fields["state"] = with_images(fields["state"], options.image)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _decide_batch(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.decide.batch import Results, read_lines, run_batch
+    from decideploy.decide.client import read_api_key
+
+    if options.batch == options.state == "-":
+        raise ConfigError("--batch and --state cannot both be standard input")
+    lines = read_lines(_jsonl(options.batch), _decide_fields(options))
+    stderr = Console(stderr=True, highlight=False)
+    api_key = read_api_key(options.api_key_file)
+
+    def failed(number: int, error: Error) -> None:
+        stderr.print(f"line {number}: {error.what}", style="red", markup=False, soft_wrap=True)
+
+    with _results_file(options.out, force=options.force) as out, _progress(stderr) as progress:
+        results = Results(out=out, numbers=[line.number for line in lines], failed=failed)
+        task = progress.add_task("decisions", total=len(lines))
+        run_batch(
+            options.url,
+            lines,
+            results,
+            concurrency=options.concurrency,
+            timeout_s=options.timeout,
+            api_key=api_key,
+            advance=lambda: progress.advance(task),
+        )
+    if results.failures:
+        stderr.print(f"{results.failures} of {len(lines)} lines failed", style="red")
+    return results.exit_code
+
+
+def _jsonl(name: str) -> list[str]:
+    """The lines of the file ``name``, or of standard input when it is ``-``."""
+    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    # Not splitlines(): that ends a line at characters that JSON allows inside a string.
+    return text.split("\n")
+
+
+@contextmanager
+def _results_file(path: Path | None, *, force: bool) -> Iterator[TextIO]:
+    """``path`` opened for writing, or standard output; ConfigError when it exists, unless ``force``."""
+    if path is None:
+        yield sys.stdout
+        return
+    try:
+        out = path.open("w" if force else "x", encoding="utf-8")
+    except FileExistsError as error:
+        raise _exists(path) from error
+    with out:
+        yield out
+
+
+def _exists(path: Path) -> ConfigError:
+    return ConfigError("the file exists", where=str(path), next_step="name another, or pass --force")
+
+
+def _progress(console: Console) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        # Results may go to the same terminal; the bar must not stay between them.
+        transient=True,
+        redirect_stdout=False,
+    )
 
 
 def _selftest(options: argparse.Namespace, console: Console) -> int:
@@ -312,14 +405,7 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds until the engine must answer",
     )
 
-    sub = verb("decide", _decide, "Ask a running server one question")
-    _url_option(sub)
-    sub.add_argument("--kind", choices=["noul", "score", "choice"], required=True, help="kind of question")
-    sub.add_argument("--question", required=True, help="the question")
-    sub.add_argument("--state", required=True, help="what the question is about: text, @file or - (stdin)")
-    sub.add_argument(
-        "--options", type=lambda text: text.split(","), help="the options of a choice, separated by commas"
-    )
+    _decide_options(verb("decide", _decide, "Ask a running server one question, or a file of them"))
 
     _url_option(verb("selftest", _selftest, "Prove that a running server answers rightly"))
 
@@ -366,6 +452,84 @@ def _workload_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--max-num-seqs", type=_positive, metavar="N", help="most requests in one step (default: 64)"
     )
+
+
+def _decide_options(sub: argparse.ArgumentParser) -> None:
+    _server_options(sub)
+    sub.add_argument("--kind", choices=["noul", "score", "choice"], help="kind of question")
+    sub.add_argument("--question", help="the question")
+    sub.add_argument("--state", help="what the question is about: text, @file or - (stdin)")
+    sub.add_argument(
+        "--options", type=lambda text: text.split(","), help="the options of a choice, separated by commas"
+    )
+    sub.add_argument("--option", action="append", metavar="TEXT", help="one option; can be given repeatedly")
+    sub.add_argument(
+        "--image",
+        action="append",
+        metavar="FILE|URL",
+        help="an image that follows the state; can be given repeatedly",
+    )
+    sub.add_argument(
+        "--strategy", choices=["tournament", "single", "permute"], help="how more than 16 options are read"
+    )
+    sub.add_argument("--thinking", choices=["off", "auto", "on"], help="whether System 2 reasons first")
+    sub.add_argument("--threshold", type=float, metavar="P", help="auto thinks below this probability")
+    sub.add_argument("--think-budget", type=_positive, metavar="TOKENS", help="most tokens of a thought")
+    sub.add_argument(
+        "--chat-template-kwargs", type=_json_object, metavar="JSON", help="passed to the chat template"
+    )
+    sub.add_argument("--calibration", choices=["default", "gold"], help="which of the model's calibrations")
+    sub.add_argument("--return-reasoning", action="store_true", help="return the thought's text as well")
+    sub.add_argument("--debug", action="store_true", help="return each system's distribution as well")
+    sub.add_argument(
+        "--batch",
+        metavar="FILE|-",
+        help="JSONL, one request a line; the other options give the fields that a line leaves out",
+    )
+    sub.add_argument(
+        "--out", type=Path, metavar="FILE", help="where the batch's results go (default: stdout)"
+    )
+    sub.add_argument("--force", action="store_true", help="overwrite --out")
+    _concurrency_option(sub)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise argparse.ArgumentTypeError("not a JSON object")
+    return document
+
+
+def _concurrency_option(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--concurrency", type=_positive, default=8, metavar="N", help="most questions at once (default: 8)"
+    )
+
+
+def _server_options(sub: argparse.ArgumentParser) -> None:
+    _url_option(sub)
+    sub.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the API key (default: the environment's DECIDEPLOY_API_KEY)",
+    )
+    sub.add_argument(
+        "--timeout", type=_seconds, default=60.0, metavar="S", help="seconds to wait for an answer"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
 
 
 def _url_option(sub: argparse.ArgumentParser) -> None:
