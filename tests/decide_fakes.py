@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.decoders import ByteFallback
+from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.normalizers import Replace
 
@@ -80,7 +79,7 @@ def write_tokenizer(folder: Path) -> None:
     merges += [("fals", "e"), ("t", "r"), ("tr", "u"), ("tru", "e"), ("<b", ">")]
     tokenizer = Tokenizer(BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = Replace(" ", "▁")
-    tokenizer.decoder = ByteFallback()
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])
     marked = [token for token in CONTROL_TOKENS if token not in UNMARKED_CONTROL_TOKENS]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in marked])
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in UNMARKED_CONTROL_TOKENS])

@@ -94,17 +94,19 @@ def test_answers(encoder: PromptEncoder, body: dict[str, Any]) -> None:
         (body_of(state=[]), "state", "at least one part"),
         (body_of(state=["a", 1]), "state", "part [1]"),
         (body_of(state=[{"text": 1}]), "state", "part [0]"),
-        (body_of(state=[{"image": "https://host/a.png"}]), "state", "text only"),
+        (body_of(state=["a", {"image": "data:,"}]), "state", "serves no images"),
+        (body_of(state=[{"image": 1}]), "state", "part [0]"),
+        (body_of(state=[{"image": "data:,", "text": "a"}]), "state", "part [0]"),
         (body_of(question=""), "question", "empty"),
         (body_of(question=" \n"), "question", "empty"),
         (body_of(question=["q"]), "question", "valid string"),
         (body_of(options=["true", "false"]), "options", "leave options out"),
         (body_of(kind="score", options=["0", "1"]), "options", "leave options out"),
-        (body_of(kind="choice"), "options", "2 to 16 options, got none"),
+        (body_of(kind="choice"), "options", "2 to 256 options, got none"),
         (choice(), "options", "got 0"),
         (choice("a"), "options", "got 1"),
-        (choice(*map(str, range(17))), "options", "2 to 16 options, got 17"),
-        (choice(*range(17)), "options", "2 to 16 options, got 17"),
+        (choice(*map(str, range(257))), "options", "2 to 256 options, got 257"),
+        (choice(*range(257)), "options", "2 to 256 options, got 257"),
         (body_of(kind="score", options=list(range(1000))), "options", "leave options out"),
         (body_of(kind="nul", options=list(range(1000))), "kind", "options: this server answers"),
         (body_of(state=nested(65)), "state", "state: nests more than 64 objects and lists"),
@@ -115,10 +117,20 @@ def test_answers(encoder: PromptEncoder, body: dict[str, Any]) -> None:
         (choice("a", " "), "options", "option [1] is empty"),
         (choice("a", 2), "options[1]", "valid string"),
         (body_of(kind="choice", options="ab"), "options", "list"),
-        (body_of(thinking="on"), "thinking", 'serves thinking "off" only'),
-        (body_of(thinking="auto"), "thinking", 'serves thinking "off" only'),
+        (body_of(kind="score", thinking="on"), "thinking", "answered by System 1 alone"),
+        (body_of(kind="score", thinking="auto"), "thinking", "answered by System 1 alone"),
         (body_of(thinking=None), "thinking", "'off'"),
-        (body_of(threshold=0.8), "threshold", "it serves kind, state, question, options, thinking"),
+        (body_of(threshold=1.1), "threshold", "less than or equal to 1"),
+        (body_of(threshold="0.5"), "threshold", "valid number"),
+        (body_of(think_budget=0), "think_budget", "greater than or equal to 1"),
+        (body_of(think_budget=1.5), "think_budget", "valid integer"),
+        (body_of(strategy="swiss"), "strategy", "'tournament', 'single' or 'permute'"),
+        (body_of(calibration="silver"), "calibration", "'default' or 'gold'"),
+        (body_of(calibration="gold"), "calibration", "no gold calibration"),
+        (body_of(debug=1), "debug", "valid boolean"),
+        (body_of(chat_template_kwargs={str(n): 0 for n in range(33)}), "chat_template_kwargs", "at most 32"),
+        (body_of(chat_template_kwargs=nested(65)), "chat_template_kwargs", "nests more than 64"),
+        (body_of(temperature=1), "temperature", "it serves kind, state, question, options, strategy"),
         (body_of(model="m"), "model", "does not serve this field"),
         ([], None, "valid dictionary"),
     ],
@@ -133,7 +145,7 @@ def test_wrong_fields_are_named(encoder: PromptEncoder, body: Any, param: str | 
 
 
 def test_all_wrong_fields_are_told_at_once(encoder: PromptEncoder) -> None:
-    message = post(encoder, json=body_of(question="", thinking="on", model="m")).json()["error"]["message"]
+    message = post(encoder, json=body_of(question="", thinking="off?", model="m")).json()["error"]["message"]
     assert all(field in message for field in ("question:", "thinking:", "model:"))
 
 
@@ -307,16 +319,26 @@ def test_a_client_that_leaves_aborts_the_engines_request(encoder: PromptEncoder)
 
 def test_info(encoder: PromptEncoder) -> None:
     reply = send(make_app(encoder, FakeEngine()), "GET", "/v1/decide/info")
+    temperatures = {"noul": 1.003, "score": 0.999, "choice": 1.017}
     assert reply.json() == {
         "model": "demo",
         "adapter": "system1",
         "kinds": ["noul", "score", "choice"],
-        "max_options": 16,
+        "max_options": 256,
         "max_model_len": 512,
         "template_version": "bare-v1",
-        "defaults": {"thinking": "off"},
-        "temperatures": {"noul": 1.003, "score": 0.999, "choice": 1.017},
+        "defaults": {
+            "thinking": "off",
+            "threshold": 0.8,
+            "think_budget": None,
+            "strategy": "tournament",
+            "calibration": "default",
+        },
+        "temperatures": temperatures,
         "calibration_sha256": "0" * 64,
+        "calibrations": {"default": {"temperatures": temperatures, "sha256": "0" * 64}},
+        "images": None,
+        "model_sha256": "",
         "build": BUILD.model_dump(mode="json"),
     }
 
