@@ -24,6 +24,7 @@ def start(options: argparse.Namespace) -> LLM:
             "lora_target_modules": options.target_modules,
         }
     )
+    backend = {"moe_backend": options.moe_backend} if options.moe_backend else {}
     return LLM(
         options.model,
         language_model_only=True,
@@ -34,6 +35,7 @@ def start(options: argparse.Namespace) -> LLM:
         logprobs_mode="processed_logprobs",
         max_logprobs=len(options.allow),
         **lora,
+        **backend,
     )
 
 
@@ -68,6 +70,7 @@ def main() -> None:
     parser.add_argument("--adapter")
     parser.add_argument("--stock-base", action="store_true")
     parser.add_argument("--target-modules", nargs="*")
+    parser.add_argument("--moe-backend")
     parser.add_argument("--prompts", type=json.loads, required=True, help="a JSON list of lists of token ids")
     parser.add_argument("--allow", nargs="+", type=int, required=True)
     options = parser.parse_args()

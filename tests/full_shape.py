@@ -28,7 +28,7 @@ from decideploy.demo import architecture, tokenizer
 NUM_LAYERS = 30
 SHARDS = 4
 
-TEXT = {
+TEXT: dict[str, Any] = {
     "hidden_size": 2816,
     "intermediate_size": 2112,
     "num_hidden_layers": NUM_LAYERS,
@@ -44,6 +44,17 @@ TEXT = {
     "moe_intermediate_size": 704,
 }
 
+# The published tower's sizes: 1.03 GiB in bf16.
+VISION = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 72,
+    "position_embedding_size": 10_240,
+}
+
 Form = tuple[str, tuple[int, ...]]
 
 
@@ -52,6 +63,7 @@ def write_full_shape(out: Path) -> None:
     out.mkdir(parents=True)
     config = architecture.model_config(quantization())
     config["text_config"] |= TEXT
+    config["vision_config"] |= VISION
     shape = parse_shape(config["text_config"])
     assert isinstance(shape, Shape)
     write_json(out / "config.json", config)
@@ -89,13 +101,23 @@ def shard_name(shard: int) -> str:
 
 
 def vision_forms() -> dict[str, Form]:
-    """About the number of tensors that a vision tower has; their shapes are no concern of the rules."""
+    """The vision tower's matrices; their shapes are no concern of the rules."""
+    hidden, inner = VISION["hidden_size"], VISION["intermediate_size"]
+    shapes = {f"self_attn.{name}_proj": (hidden, hidden) for name in "qkvo"}
+    shapes |= {f"mlp.{name}_proj": (inner, hidden) for name in ("gate", "up")}
+    shapes["mlp.down_proj"] = (hidden, inner)
     prefix = "model.vision_tower.encoder.layers"
-    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.fc1")
     forms: dict[str, Form] = {
-        f"{prefix}.{n}.{name}.linear.weight": ("BF16", (1152, 1152)) for n in range(27) for name in names
+        f"{prefix}.{n}.{name}.linear.weight": ("BF16", shape)
+        for n in range(VISION["num_hidden_layers"])
+        for name, shape in shapes.items()
     }
-    return forms | {"model.embed_vision.embedding_projection.weight": ("BF16", (2816, 1152))}
+    embedder = "model.vision_tower.patch_embedder"
+    return forms | {
+        f"{embedder}.input_proj.weight": ("BF16", (hidden, 3 * architecture.PATCH_SIZE**2)),
+        f"{embedder}.position_embedding_table": ("BF16", (2, VISION["position_embedding_size"], hidden)),
+        "model.embed_vision.embedding_projection.weight": ("BF16", (TEXT["hidden_size"], hidden)),
+    }
 
 
 def size_bytes(form: Form) -> int:

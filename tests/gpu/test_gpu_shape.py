@@ -1,0 +1,137 @@
+"""The full 26B shape with random weights: memory as planned, start, latency and throughput over HTTP."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from full_shape import write_full_shape
+from load import Prompts, closed_loop
+from servers import free_port
+
+from decideploy.artifacts import verify
+from decideploy.plan import Workload, plan, reconcile
+from decideploy.serve import EngineProcess, state_folder
+from decideploy.serve.stages import usable_hardware
+
+pytestmark = pytest.mark.gpu
+
+GIB = 1024**3
+DUMMY = ("--load-format", "dummy")
+START_S = 420.0
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+CLIENTS = ((1, 256, 60), (8, 256, 240), (64, 256, 1536), (64, 512, 768))
+# Others than the measured one: text only on half the card, a wide batch, and Marlin with short sequences.
+OTHERS = {
+    "half card, text, 8k": Workload(images=False, max_model_len=8192, gpu_memory_utilization=0.5),
+    "256 seqs, 8k batched": Workload(max_num_seqs=256, max_num_batched_tokens=8192),
+    "marlin, 32 seqs, 2k batched": Workload(
+        max_num_seqs=32, max_num_batched_tokens=2048, moe_backend="marlin", gpu_memory_utilization=0.7
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shape") / "full-shape"
+    write_full_shape(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def facts(model):
+    verification = verify(model)
+    verification.raise_for_issues()
+    return verification.known_facts()
+
+
+@pytest.fixture(scope="module")
+def starting(facts, hardware, figure, results):
+    """A function that starts the engine of a workload; the plan's argv goes to the results."""
+
+    @contextmanager
+    def start(name: str, workload: Workload) -> Iterator[tuple]:
+        port = free_port()
+        wishes = replace(workload, port=port, extra_args=DUMMY, cache_root=state_folder(None) / "cache-shape")
+        launch = plan(facts, usable_hardware(hardware, "cuda"), workload=wishes)
+        (results / "plans.txt").open("a").write(f"{name}: {' '.join(launch.argv)}\n")
+        log = state_folder(None) / "logs" / f"engine-{name.replace(' ', '-').replace(',', '')}.log"
+        engine = EngineProcess(
+            launch.argv, env=launch.env, host="127.0.0.1", port=port, log_path=log, drain_s=15
+        )
+        with engine:
+            engine.start()
+            yield engine, launch
+        for title, pattern in LINES.items():
+            if found := re.findall(pattern, log.read_text("utf-8", "replace")):
+                figure(f"{name}: {title}", found[-1])
+
+    return start
+
+
+LINES = {
+    "weights": r"Model loading took (.{0,60})",
+    "graphs": r"Graph capturing finished (.{0,60})",
+    "graph estimate": r"[Ee]stimated CUDA graph.{0,80}",
+    "compile": r"torch\.compile (?:took|and initial).{0,80}",
+    "attention": r"Using (\w+) attention backend",
+    "init": r"init engine .{0,80}",
+}
+
+
+def record_memory(name, engine, launch, figure):
+    found = engine.log.facts
+    observed = reconcile(
+        launch,
+        kv_cache_bytes=found.kv_cache_bytes,
+        kv_cache_tokens=found.kv_cache_tokens,
+        moe_backend=found.moe_backend,
+    )
+    predicted, seen = launch.memory.kv_cache_bytes / GIB, (found.kv_cache_bytes or 0) / GIB
+    figure(f"{name}: KV GiB predicted, observed", f"{predicted:.2f}, {seen:.2f} ({seen - predicted:+.2f})")
+    weights = sum(t.size_bytes for t in launch.memory.terms if t.name.startswith(("weights", "LoRA")))
+    figure(f"{name}: weights + LoRA GiB predicted", f"{weights / GIB:.2f}")
+    figure(f"{name}: KV tokens, kernel", f"{found.kv_cache_tokens}, {found.moe_backend}")
+    return observed
+
+
+def test_default_plan_answers_fast(starting, model, figure):
+    prompts = Prompts(model)
+    with starting("default", Workload()) as (engine, launch):
+        figure("default: cold start s", round(engine.wait_ready(START_S), 1))
+        observed = record_memory("default", engine, launch, figure)
+        measure("default", engine.base_url, prompts, figure)
+    assert not observed.differences, observed
+    with starting("default again", Workload()) as (engine, _):
+        figure("default: warm start s", round(engine.wait_ready(START_S), 1))
+        times, _ = closed_loop(engine.base_url, [prompts.body(256) for _ in range(256)], 64)
+        figure("default again: first 256 of 256 tokens, 64 clients", str(times))
+
+
+def measure(name, url, prompts, figure):
+    """Each length by one client, then several clients; the first answers of a length are reported apart."""
+    for tokens in LENGTHS:
+        first, answers = closed_loop(url, [prompts.body(tokens) for _ in range(5)], 1)
+        assert {answer["usage"]["prompt_tokens"] for answer in answers} == {tokens}
+        times, _ = closed_loop(url, [prompts.body(tokens) for _ in range(60)], 1)
+        figure(f"{name}: {tokens} tokens, 1 client", f"{times}  (first {first.seconds[0] * 1000:.0f} ms)")
+    for clients, tokens, count in CLIENTS:
+        closed_loop(url, [prompts.body(tokens) for _ in range(2 * clients)], clients)
+        times, _ = closed_loop(url, [prompts.body(tokens) for _ in range(count)], clients)
+        figure(f"{name}: {tokens} tokens, {clients} clients", str(times))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_memory_is_as_planned(starting, figure, name):
+    """Stopped once the KV cache is sized, which is all that is looked at."""
+    with starting(name, OTHERS[name]) as (engine, launch):
+        deadline = time.monotonic() + START_S
+        while engine.log.facts.kv_cache_tokens is None and time.monotonic() < deadline:
+            engine.check_alive()
+            time.sleep(0.25)
+        observed = record_memory(name, engine, launch, figure)
+    assert observed.observed_kv_bytes is not None
+    assert not observed.differences, observed
