@@ -11,7 +11,7 @@ from decide_fakes import BUILD, FakeEngine, make_calibration, make_encoder, make
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
-from decideploy.api import decide_router
+from decideploy.api import attach
 from decideploy.api.json_body import MAX_BODY_BYTES, parse_json
 from decideploy.decide import DecideResponse, PromptEncoder, RequestError
 from decideploy.decide.schema import ErrorEnvelope
@@ -27,7 +27,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
 
 def make_app(encoder: PromptEncoder, engine: FakeEngine) -> FastAPI:
     app = FastAPI()
-    app.include_router(decide_router)
+    attach(app)
 
     # vLLM registers answers of its own for the whole application.
     @app.exception_handler(Exception)
@@ -346,7 +346,7 @@ def test_info(encoder: PromptEncoder) -> None:
 def test_openapi_lists_the_errors(encoder: PromptEncoder) -> None:
     schema = send(make_app(encoder, FakeEngine()), "GET", "/openapi.json").json()
     responses = schema["paths"]["/v1/decide"]["post"]["responses"]
-    assert set(responses) == {"200", "400", "413", "415", "422", "500", "502", "503", "504"}
+    assert set(responses) == {"200", "400", "401", "413", "415", "422", "429", "500", "502", "503", "504"}
     reference = responses["422"]["content"]["application/json"]["schema"]["$ref"]
     assert reference.endswith("/ErrorEnvelope")
     assert "8 MiB" in responses["413"]["description"]

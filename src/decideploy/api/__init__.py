@@ -1,5 +1,26 @@
 """HTTP routes over :class:`decideploy.decide.DecideService`; FastAPI is imported here and not below."""
 
-from decideploy.api.decide import router as decide_router
+from __future__ import annotations
 
-__all__ = ["decide_router"]
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from decideploy.api import decide, decisions, systemone
+from decideploy.api.errors import DECIDE, DECISIONS, SYSTEMONE, Dialect, Failure, dialect_of
+from decideploy.api.models import take_path
+from decideploy.api.route import NothingHere
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["Dialect", "Failure", "attach", "dialect_of"]
+
+
+def attach(app: FastAPI) -> None:
+    """Add every route to ``app``, which holds the engine's own already."""
+    for router in (decide.router, systemone.router, decisions.router):
+        app.include_router(router)
+    for path, dialect in (("/v1/decide", DECIDE), (systemone.PATH, SYSTEMONE), (decisions.PATH, DECISIONS)):
+        app.router.routes.append(Route(f"{path}/{{rest:path}}", NothingHere(dialect)))
+    take_path(app)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from decideploy.api.errors import ERROR_RESPONSES
+from decideploy.api.errors import DECIDE, GATE_STATUSES, POST_STATUSES
 from decideploy.api.route import DecideRoute, request_id, unless_client_leaves
 from decideploy.decide import DecideRequest, DecideResponse, DecideService, Decision, InfoResponse
 from decideploy.decide.schema import DebugReport, ThinkingReport, Usage
@@ -13,7 +13,7 @@ router = APIRouter(route_class=DecideRoute, tags=["decide"])
 
 
 @router.post(  # type: ignore[untyped-decorator]
-    "/v1/decide", responses=ERROR_RESPONSES, response_model_exclude_none=True
+    "/v1/decide", responses=DECIDE.responses(POST_STATUSES), response_model_exclude_none=True
 )
 async def post_decide(body: DecideRequest, raw_request: Request) -> DecideResponse:
     """Probabilities of the options, given the state and the question."""
@@ -22,7 +22,7 @@ async def post_decide(body: DecideRequest, raw_request: Request) -> DecideRespon
     return response(await unless_client_leaves(raw_request, work), body)
 
 
-@router.get("/v1/decide/info", responses={500: ERROR_RESPONSES[500]})  # type: ignore[untyped-decorator]
+@router.get("/v1/decide/info", responses=DECIDE.responses(GATE_STATUSES))  # type: ignore[untyped-decorator]
 async def get_info(raw_request: Request) -> InfoResponse:
     """What this server serves and with which files."""
     service: DecideService = raw_request.app.state.decideploy

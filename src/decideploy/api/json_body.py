@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from email.message import Message
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
+from backports import zstd
 from fastapi import Request
 
 from decideploy.decide import RequestError
 
 # 32 bytes for each of 262,144 tokens, the longest context there is; a body is held and parsed as a whole.
 MAX_BODY_BYTES: Final = 8 * 2**20
+# A window larger than the largest body serves nobody but an attacker: it is memory held while decoding.
+MAX_WINDOW_LOG: Final = (MAX_BODY_BYTES - 1).bit_length()
 
 
 class StrictJsonRequest(Request):  # type: ignore[misc]
-    """A request whose body is JSON as RFC 8259 has it: no NaN, no Infinity, no key twice; 8 MiB at most."""
+    """A request whose body is JSON as RFC 8259 has it: no NaN, no Infinity, no key twice; 8 MiB at most.
+
+    The body may be compressed with zstd; the limit holds for both sizes.
+    """
 
     async def body(self) -> bytes:
         """The body, read once; RequestError(413) as soon as it is known to be too large."""
@@ -26,7 +32,7 @@ class StrictJsonRequest(Request):  # type: ignore[misc]
             async for chunk in self.stream():
                 content += chunk
                 check_body_size(len(content))
-            self._body = bytes(content)
+            self._body = decoded(bytes(content), self.headers.get("content-encoding", ""))
         return self._body
 
     async def json(self) -> Any:
@@ -35,13 +41,26 @@ class StrictJsonRequest(Request):  # type: ignore[misc]
             self._json = parse_json(await self.body())
         return self._json
 
+    def with_document(self, document: bytes) -> Self:
+        """This request as one whose whole body is the JSON text ``document``."""
+        headers = [pair for pair in self.scope["headers"] if pair[0] != b"content-type"]
+        headers.append((b"content-type", b"application/json"))
+        request = type(self)({**self.scope, "headers": headers}, self.receive)
+        request._body = document
+        return request
+
+
+def media_type(request: Request) -> str:
+    """The request's content type without parameters, ``text/plain`` where it has none."""
+    header = Message()
+    header["content-type"] = request.headers.get("content-type", "")
+    return header.get_content_type()
+
 
 def check_content_type(request: Request) -> None:
     """Raise RequestError(415) when a body does not say that it is JSON."""
-    header = Message()
-    header["content-type"] = request.headers.get("content-type", "")
-    subtype = header.get_content_subtype()
-    if header.get_content_maintype() != "application" or not (subtype == "json" or subtype.endswith("+json")):
+    main, _, subtype = media_type(request).partition("/")
+    if main != "application" or not (subtype == "json" or subtype.endswith("+json")):
         raise RequestError(
             "the body must be JSON: send the header Content-Type: application/json",
             code="unsupported_media_type",
@@ -58,6 +77,37 @@ def check_body_size(size_bytes: int) -> None:
             code="body_too_large",
             status=413,
         )
+
+
+def decoded(content: bytes, encoding: str) -> bytes:
+    """``content`` without its content encoding: none, or zstd, which clients of this family send.
+
+    Raises RequestError: 415 for another encoding, 413 when it decodes to too much, 400 when it is malformed.
+    """
+    if encoding.strip().lower() in ("", "identity"):
+        return content
+    if encoding.strip().lower() != "zstd":
+        raise RequestError(
+            "the body may be compressed with zstd or not at all",
+            code="unsupported_content_encoding",
+            status=415,
+        )
+    window = {int(zstd.DecompressionParameter.window_log_max): MAX_WINDOW_LOG}
+    decoder = zstd.ZstdDecompressor(options=window)
+    try:
+        # One byte more than allowed tells too much from just enough; no more is ever decoded.
+        body = decoder.decompress(content, MAX_BODY_BYTES + 1)
+    except zstd.ZstdError as error:
+        raise malformed_encoding(str(error)) from error
+    check_body_size(len(body))
+    if not decoder.eof or decoder.unused_data:
+        raise malformed_encoding("it is no whole frame, or more than one")
+    return body
+
+
+def malformed_encoding(reason: str) -> RequestError:
+    """The error of a body that its content encoding does not fit."""
+    return RequestError(f"the body is not valid zstd: {reason}", code="invalid_content_encoding", status=400)
 
 
 def parse_json(content: bytes) -> Any:

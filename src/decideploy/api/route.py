@@ -1,24 +1,30 @@
-"""The route class of our endpoints, and work that ends when its client leaves."""
+"""The route classes of our endpoints, and work that ends when its client leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from decideploy.api.errors import ClientLeftError, envelope, error_response
-from decideploy.api.json_body import StrictJsonRequest, check_content_type
+from decideploy.api.content import content_fault
+from decideploy.api.errors import DECIDE, DECISIONS, SYSTEMONE, ClientLeftError, Dialect, Failure
+from decideploy.api.faults import Fault, RequestFaults
+from decideploy.api.json_body import StrictJsonRequest, check_content_type, media_type
+from decideploy.api.multipart import MEDIA_TYPE, read_parts
+from decideploy.decide import RequestError
 
 Result = TypeVar("Result")
 
 
 class DecideRoute(APIRoute):  # type: ignore[misc]
-    """A route that answers each of its errors with the envelope."""
+    """A route that answers each of its errors with the envelope of its dialect."""
+
+    dialect: ClassVar[Dialect] = DECIDE
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Starlette's entry to the route; a method that it does not have is an error of ours as well."""
@@ -27,8 +33,9 @@ class DecideRoute(APIRoute):  # type: ignore[misc]
             return
         allowed = ", ".join(sorted(self.methods))
         fault = f"{scope['method']} is not served here; use {allowed}"
-        response = envelope(405, fault, "invalid_request_error", None, "method_not_allowed")
+        response = self.dialect.answer(Failure(status=405, message=fault, code="method_not_allowed"))
         response.headers["Allow"] = allowed
+        identify(Request(scope), response, self.dialect)
         await response(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -39,20 +46,82 @@ class DecideRoute(APIRoute):  # type: ignore[misc]
             strict = StrictJsonRequest(request.scope, request.receive)
             try:
                 if strict.method == "POST":
-                    check_content_type(strict)
-                    # Parsed here already: FastAPI would hide the error behind one of its own.
-                    await strict.json()
+                    strict = await self.read(strict)
                 response: Response = await endpoint(strict)
             except Exception as error:
-                return error_response(error)
+                response = self.dialect.answer_error(error)
+            identify(request, response, self.dialect)
             return response
 
         return answer
 
+    async def read(self, request: StrictJsonRequest) -> StrictJsonRequest:
+        """``request`` with its JSON parsed already: FastAPI would hide the error behind one of its own."""
+        check_content_type(request)
+        await request.json()
+        return request
+
+
+class DecisionsRoute(DecideRoute):
+    """A route of the OpenAI dialect."""
+
+    dialect: ClassVar[Dialect] = DECISIONS
+
+    async def read(self, request: StrictJsonRequest) -> StrictJsonRequest:
+        """As in the base; RequestFaults also when the JSON holds what no text can hold."""
+        read = await super().read(request)
+        if fault := content_fault(await read.json()):
+            location, message = fault
+            raise RequestFaults([Fault(location=("body", *location), message=message)])
+        return read
+
+
+class SystemOneRoute(DecisionsRoute):
+    """A route of the TypeSafe dialect; a multipart body's files are in ``request.state.parts``."""
+
+    dialect: ClassVar[Dialect] = SYSTEMONE
+
+    async def read(self, request: StrictJsonRequest) -> StrictJsonRequest:
+        """As in the base; RequestError(400) also for a malformed multipart body."""
+        request.state.parts = {}
+        if media_type(request) != MEDIA_TYPE:
+            return await super().read(request)
+        parts = read_parts(request.headers["content-type"], await request.body())
+        if "request" not in parts:
+            raise RequestError(
+                'the part "request", the JSON document, is missing', code="invalid_multipart", status=400
+            )
+        document = parts.pop("request")
+        request.state.parts = parts
+        return await super().read(request.with_document(document))
+
+
+class NothingHere:
+    """What stands below a path of ours: nothing, told in the words of its dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 404 to every method."""
+        failure = Failure(status=404, message=f"there is no {scope['path']}", code="not_found")
+        response = self._dialect.answer(failure)
+        identify(Request(scope), response, self._dialect)
+        await response(scope, receive, send)
+
+
+def identify(request: Request, response: Response, dialect: Dialect) -> None:
+    """Put the request's id into the headers of ``response``."""
+    response.headers["x-request-id"] = request_id(request)
+    if dialect.request_id_header:
+        response.headers[dialect.request_id_header] = request_id(request)
+
 
 def request_id(request: Request) -> str:
     """The id that the gateway gave the request, or a new one where none stands before the routes."""
-    return str(getattr(request.state, "request_id", None) or uuid.uuid4().hex)
+    if not getattr(request.state, "request_id", None):
+        request.state.request_id = uuid.uuid4().hex
+    return str(request.state.request_id)
 
 
 async def unless_client_leaves(request: Request, work: Awaitable[Result]) -> Result:

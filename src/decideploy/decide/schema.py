@@ -331,11 +331,39 @@ class ImageLimits(BaseModel):
     allowed_hosts: tuple[str, ...]
 
 
+class HeadInfo(BaseModel):
+    """The decision head: for each of the 24 slots the token that it is read from and its bias in nats."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    verbalizer_ids: tuple[int, ...]
+    bias: tuple[float, ...]
+
+
+class DraftInfo(BaseModel):
+    """The draft model beside the base model: vLLM's name of the method, and tokens drafted at a time."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    num_speculative_tokens: int
+
+
+class EngineInfo(BaseModel):
+    """How the engine was started, as far as answers may depend on it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_num_seqs: int
+    draft: DraftInfo | None = None
+
+
 class InfoResponse(BaseModel):
     """``GET /v1/decide/info``: what this server serves and with which files.
 
     ``temperatures`` and ``calibration_sha256`` are those of the default calibration; ``images`` is None where
-    the engine reads text only.
+    the engine reads text only. ``model_sha256`` is that of
+    :func:`decideploy.artifacts.digest.model_digest`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -352,7 +380,14 @@ class InfoResponse(BaseModel):
     calibrations: dict[CalibrationName, CalibrationInfo]
     images: ImageLimits | None
     model_sha256: str
+    head: HeadInfo
+    engine: EngineInfo
     build: BuildInfo
+
+
+ErrorType: TypeAlias = Literal[
+    "invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error"
+]
 
 
 class ErrorBody(BaseModel):
@@ -361,7 +396,7 @@ class ErrorBody(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     message: str
-    type: Literal["invalid_request_error", "server_error"]
+    type: ErrorType
     param: str | None = None
     code: str | None = None
 

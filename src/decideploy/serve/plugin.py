@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from decideploy.build import InstalledBuild
     from decideploy.decide import Calibration, DecideService, DecisionHead, Engine, PromptWriter
-    from decideploy.decide.schema import BuildInfo, CalibrationName
+    from decideploy.decide.schema import BuildInfo, CalibrationName, EngineInfo
     from decideploy.decide.thinking import ChatTemplate, Thinker
 
 
@@ -46,9 +46,9 @@ class DecidePlugin:
         """Add the routes to ``app``; IntegrityError when the engine build is not the locked one."""
         self._build = self._check_build()
 
-        from decideploy.api import decide_router  # noqa: PLC0415
+        from decideploy.api import attach  # noqa: PLC0415
 
-        app.include_router(decide_router)
+        attach(app)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Put the service into ``state.decideploy``; any fault in the model's files stops the start."""
@@ -59,6 +59,7 @@ class DecidePlugin:
 
 def make_service(engine_client: Any, state: State, args: Namespace, build: BuildInfo) -> DecideService:
     """The service over ``engine_client``: encoder, head and calibrations from the files that it serves."""
+    from decideploy.artifacts.digest import model_digest  # noqa: PLC0415
     from decideploy.decide import DecideService, DecisionHead, PromptEncoder, PromptWriter  # noqa: PLC0415
     from decideploy.decide.head import FILE_NAME as HEAD_FILE  # noqa: PLC0415
     from decideploy.serve.engine_settings import check_engine, find_adapter  # noqa: PLC0415
@@ -82,7 +83,21 @@ def make_service(engine_client: Any, state: State, args: Namespace, build: Build
         calibrations=calibrations,
         thinker=make_thinker(engine, writer, head, chat_template(engine_client)),
         model=state.openai_serving_models.base_model_paths[0].name,
+        model_sha256=model_digest(model, adapter=Path(adapter.lora_path)),
+        engine_info=engine_info(engine_client.vllm_config),
         build=build,
+    )
+
+
+def engine_info(vllm_config: Any) -> EngineInfo:
+    """What ``/v1/decide/info`` tells of vLLM's settings."""
+    from decideploy.decide.schema import DraftInfo, EngineInfo  # noqa: PLC0415
+
+    drafting = vllm_config.speculative_config
+    return EngineInfo(
+        max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
+        draft=drafting
+        and DraftInfo(method=drafting.method, num_speculative_tokens=drafting.num_speculative_tokens),
     )
 
 
