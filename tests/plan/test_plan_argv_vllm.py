@@ -17,7 +17,8 @@ args = make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
 validate_parsed_serve_args(args)
 names = ["model_tag", "enable_lora", "max_lora_rank", "lora_target_modules", "logprobs_mode", "max_logprobs",
     "max_model_len", "shutdown_timeout", "fail_on_environ_validation", "served_model_name", "moe_backend",
-    "cudagraph_capture_sizes", "language_model_only", "port"]
+    "cudagraph_capture_sizes", "language_model_only", "port", "limit_mm_per_prompt", "mm_processor_cache_gb",
+    "allowed_media_domains"]
 told = {name: getattr(args, name) for name in names}
 told["lora_modules"] = {module.name: module.path for module in args.lora_modules}
 print("PARSED " + json.dumps(told))
@@ -57,3 +58,7 @@ def test_cuda_argv_is_what_vllm_reads() -> None:
     assert told["cudagraph_capture_sizes"] == list(launch.capture_sizes)
     assert told["max_model_len"] == launch.max_model_len
     assert told["served_model_name"] == ["decide-26b"]
+    assert told["limit_mm_per_prompt"] == {"image": 4, "video": 0, "audio": 0}
+    assert told["mm_processor_cache_gb"] == 1
+    assert told["allowed_media_domains"] == ["none.invalid"]
+    assert told["language_model_only"] is False

@@ -62,6 +62,28 @@ def test_cpu_serves_text_only_with_whole_gib() -> None:
     assert launch.max_model_len == 4096
 
 
+def test_images_are_all_that_is_served_beside_text() -> None:
+    launch = plan(facts_26b(), gpu_report(80 * GIB), workload=Workload(max_images=3))
+    (limits,) = values(launch.argv, "--limit-mm-per-prompt")
+    assert json.loads(limits) == {"image": 3, "video": 0, "audio": 0}
+    assert float(values(launch.argv, "--mm-processor-cache-gb")[0]) > 0
+    assert "--language-model-only" not in launch.argv
+    text = plan(facts_26b(), gpu_report(80 * GIB), workload=Workload(images=False))
+    assert "--language-model-only" in text.argv
+    assert "--limit-mm-per-prompt" not in text.argv
+    assert text.memory.kv_cache_bytes > launch.memory.kv_cache_bytes
+
+
+@pytest.mark.parametrize(("hosts", "told"), [((), ["none.invalid"]), (("a.example",), ["a.example"])])
+def test_the_engines_own_routes_fetch_from_the_allowed_hosts_only(
+    hosts: tuple[str, ...], told: list[str]
+) -> None:
+    for facts, hardware in ((facts_26b(), gpu_report(80 * GIB)), (facts_small(), cpu_report())):
+        launch = plan(facts, hardware, workload=Workload(image_hosts=hosts))
+        assert values(launch.argv, "--allowed-media-domains") == told
+        assert launch.env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+
+
 def test_cgroup_limit_counts_on_cpu() -> None:
     limited = cpu_report(64 * GIB, cgroup_limit_bytes=known(6 * GIB), cgroup_used_bytes=known(GIB))
     assert plan(facts_small(), limited).memory.available_bytes == 5 * GIB * 9 // 10

@@ -11,7 +11,7 @@ from decideploy.cli import main
 from decideploy.errors import CapacityError
 from decideploy.hardware import card_report
 from decideploy.plan import Workload, plan
-from decideploy.plan.memory import KvShape, weight_terms
+from decideploy.plan.memory import KvShape, step_terms, vision_terms, weight_terms
 
 
 def test_block_and_floor_are_those_of_the_26b_shape() -> None:
@@ -60,6 +60,29 @@ def test_vision_counts_only_with_images() -> None:
     with_images = weight_terms(facts, images=True, lora_rank=8)
     without = weight_terms(facts, images=False, lora_rank=8)
     assert {t.name for t in with_images} - {t.name for t in without} == {"weights: vision"}
+
+
+def vision_step_bytes(**changes: int) -> int:
+    sizes = {"max_num_seqs": 64, "max_images": 4, "batched_tokens": 4096, "total_bytes": 141 * GIB} | changes
+    (term,) = vision_terms(**sizes, step=())
+    return term.size_bytes
+
+
+def test_a_batch_of_images_is_bounded_by_the_step_the_requests_and_the_card() -> None:
+    one = 2520 * 2 * 10_240 * 10
+    assert vision_step_bytes() == 14 * one
+    assert vision_step_bytes(batched_tokens=2048) == 7 * one
+    assert vision_step_bytes(max_num_seqs=2, max_images=3) == 6 * one
+    assert vision_step_bytes(total_bytes=24 * GIB) == 3 * one
+    assert vision_step_bytes(total_bytes=GIB) == one
+
+
+def test_a_batch_of_images_takes_the_memory_of_the_text_step_first() -> None:
+    step = step_terms(facts_26b(), max_num_seqs=64, batched_tokens=4096)
+    sizes = {"max_num_seqs": 64, "max_images": 4, "batched_tokens": 4096, "total_bytes": 141 * GIB}
+    (term,) = vision_terms(**sizes, step=step)
+    reused = sum(t.size_bytes for t in step if t.name != "penalty tables")
+    assert term.size_bytes == vision_step_bytes() - reused
 
 
 def test_too_small_card_names_the_largest_term() -> None:

@@ -30,6 +30,9 @@ _GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 128
 # vLLM compares free memory with its share after the CUDA context exists.
 _GPU_RESERVE_BYTES = 768 * mem.MIB
 _CPU_SEQUENCES = 4
+_PREPARED_IMAGES_GIB = 1
+# vLLM takes an empty list for every domain; names under .invalid never exist.
+_NO_DOMAIN = "none.invalid"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,9 +135,11 @@ def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workloa
     utilization = _utilization(total, free, workload)
     batched = _gpu_batched_tokens(total, workload)
     sizes = capture_sizes(workload.max_num_seqs, min(workload.prompt_tokens, batched))
+    step = mem.step_terms(facts, max_num_seqs=workload.max_num_seqs, batched_tokens=batched)
     terms = (
         *mem.weight_terms(facts, images=workload.images, lora_rank=rank),
-        *mem.step_terms(facts, max_num_seqs=workload.max_num_seqs, batched_tokens=batched),
+        *step,
+        *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),
         *mem.cuda_terms(len(sizes)),
     )
     available = -(-total * utilization // 1000)
@@ -158,6 +163,7 @@ def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workloa
         reasons={
             **_kernel_reasons(kernel, workload),
             **_length_reasons(facts, workload, length, memory),
+            **_image_reasons(workload),
             "gpu_memory_utilization": _utilization_reason(total, free, utilization, source),
             "max_num_batched_tokens": _batched_reason(batched, workload),
             "cudagraph_capture_sizes": f"System 1 only prefills: graphs for prompts to {sizes[-1]} tokens",
@@ -273,9 +279,39 @@ def _cuda_flags(
         flags += ["--dtype", kernel.dtype]
     if workload.tensor_parallel_size > 1:
         flags += ["--tensor-parallel-size", str(workload.tensor_parallel_size)]
+    return (*flags, *_image_flags(workload))
+
+
+def _vision_terms(
+    workload: Workload, step: tuple[MemoryTerm, ...], *, batched: int, total: int
+) -> tuple[MemoryTerm, ...]:
+    return mem.vision_terms(
+        max_num_seqs=workload.max_num_seqs,
+        max_images=workload.max_images,
+        batched_tokens=batched,
+        total_bytes=total,
+        step=step,
+    )
+
+
+def _image_flags(workload: Workload) -> tuple[str, ...]:
+    """Images only, and no more than asked: a video alone can be longer than a small card's step."""
     if not workload.images:
-        flags += ["--language-model-only"]
-    return tuple(flags)
+        return ("--language-model-only",)
+    limits = {"image": workload.max_images, "video": 0, "audio": 0}
+    return (
+        *("--limit-mm-per-prompt", json.dumps(limits, separators=(",", ":"))),
+        *("--mm-processor-cache-gb", str(_PREPARED_IMAGES_GIB)),
+    )
+
+
+def _image_reasons(workload: Workload) -> dict[str, str]:
+    if not workload.images:
+        return {"language_model_only": "asked for: the vision tower is not loaded"}
+    return {
+        "limit_mm_per_prompt": "images a request; a video would have to fit a step whole",
+        "mm_processor_cache_gb": "host memory for prepared images: one is prepared once for all questions",
+    }
 
 
 def _kernel_reasons(kernel: KernelPath | None, workload: Workload) -> dict[str, str]:
@@ -327,7 +363,7 @@ def _cpu_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workload
             **_length_reasons(facts, workload, length, memory),
             "moe_backend": "bf16 experts: the CPU kernel is the only one",
             "VLLM_CPU_KVCACHE_SPACE": f"GiB for {_CPU_SEQUENCES} sequences; the engine need not measure",
-            "language_model_only": "no image decisions on CPU: the video processor does not import there",
+            "language_model_only": "no images on CPU: its attention reads their tokens in one direction only",
             "compilation": "none: with LoRA the CPU engine runs eager whatever is asked",
         },
     )
@@ -416,6 +452,7 @@ def _common_reasons(adapter: AdapterFacts, workload: Workload, rank: int) -> dic
         "max_logprobs": "every slot must come back; a missing one is an error",
         "shutdown_timeout": f"{workload.shutdown_timeout_s} s to finish requests; the default aborts them",
         "fail_on_environ_validation": "a VLLM_ variable that this release does not know stops the start",
+        "allowed_media_domains": "whence the engine's own routes fetch images; without redirects",
         "generation_config": "the model's own, for System 2; System 1 pins its sampling in each request",
     }
 
@@ -437,6 +474,7 @@ def _argv(
         *("--max-num-batched-tokens", str(choices.batched_tokens)),
         *("--shutdown-timeout", str(workload.shutdown_timeout_s)),
         "--fail-on-environ-validation",
+        *("--allowed-media-domains", *(workload.image_hosts or (_NO_DOMAIN,))),
         *choices.flags,
         *workload.extra_args,
     )
@@ -449,6 +487,7 @@ def _env(workload: Workload) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     }
     if workload.cache_root is None:
         return env

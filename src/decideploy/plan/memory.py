@@ -6,7 +6,7 @@ Pure integer arithmetic. Formulas were read from vLLM 0.30's source and checked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,15 @@ _CPU_RUNTIME_BYTES = 3 * GIB
 # vLLM estimated 0.3 GiB for its default sizes; each further size holds little, its buffers are shared.
 _GRAPH_BASE_BYTES = 300 * MIB
 _GRAPH_SIZE_BYTES = 8 * MIB
+# Gemma-4's vision tower: 280 tokens an image, of 3 x 3 patches each; positions as its configuration has them.
+_IMAGE_TOKENS = 280
+_IMAGE_PATCHES = 9 * _IMAGE_TOKENS
+_IMAGE_POSITIONS = 10_240
+_FREE_DURING_VISION = ("logits", "expert workspace", "activations")
 # Options of `plan` and `serve`; the other settings are the plan's own, so no remedy names them.
 _SHORTER = "lower --max-model-len"
 _FEWER_SEQUENCES = "lower --max-num-seqs"
+_TEXT_ONLY = "serve text only with --max-images 0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,6 +172,28 @@ def step_terms(facts: ModelFacts, *, max_num_seqs: int, batched_tokens: int) -> 
             name="activations",
             size_bytes=batched_tokens * _BF16_BYTES * _activation_width(facts),
             formula="2 B x tokens x (4 hidden + 2 QKV + 2 MLP)",
+        ),
+    )
+
+
+def vision_terms(
+    *, max_num_seqs: int, max_images: int, batched_tokens: int, total_bytes: int, step: Iterable[MemoryTerm]
+) -> tuple[MemoryTerm, ...]:
+    """What the largest batch of images takes beyond ``step``, the terms that are free while it is encoded.
+
+    The tower spreads each patch's position over a one-hot row; vLLM batches images while twice that fits a
+    tenth of the card's ``total_bytes``.
+    """
+    one_hot = _IMAGE_PATCHES * 2 * _IMAGE_POSITIONS
+    scheduled = min(batched_tokens // _IMAGE_TOKENS, max_num_seqs * max_images)
+    images = max(1, min(scheduled, total_bytes // 10 // (2 * 8 * one_hot)))
+    step_bytes = sum(term.size_bytes for term in step if term.name in _FREE_DURING_VISION)
+    return (
+        MemoryTerm(
+            name="vision step",
+            size_bytes=max(images * one_hot * (8 + _BF16_BYTES) - step_bytes, 0),
+            formula=f"{images} images x 2,520 patches x 2 x 10,240 positions x 10 B, less the text step",
+            remedy=_TEXT_ONLY,
         ),
     )
 

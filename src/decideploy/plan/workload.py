@@ -12,7 +12,9 @@ class Workload:
 
     ``max_model_len`` (tokens) and ``max_num_batched_tokens`` (tokens a step) are chosen by the plan when
     None; a given value that does not fit is an error, never reduced. ``prompt_tokens`` is the longest
-    prompt that CUDA graphs should cover. ``patched`` is whether kernel choice follows the adapter (patch
+    prompt that CUDA graphs should cover. Without ``images`` the vision tower is not loaded; with them a
+    request may have ``max_images``, and the engine's own routes fetch them from ``image_hosts`` only.
+    ``patched`` is whether kernel choice follows the adapter (patch
     0003). ``shutdown_timeout_s`` is how long requests in flight may finish after SIGTERM. ``cache_root``
     holds the compile caches; None leaves the engine's defaults.
     """
@@ -22,6 +24,8 @@ class Workload:
     max_num_batched_tokens: int | None = None
     prompt_tokens: int = 1024
     images: bool = True
+    max_images: int = 4
+    image_hosts: tuple[str, ...] = ()
     gpu_index: int | None = None
     gpu_memory_utilization: float = 0.92
     tensor_parallel_size: int = 1
