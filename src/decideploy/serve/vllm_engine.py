@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm.exceptions import GracefulHTTPError, VLLMError
-from vllm.inputs import tokens_input
+from vllm.inputs import TokensPrompt, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from decideploy.decide import Generation, Prompt, Reading, RequestError
+from decideploy.decide.prompts import ImageTokens
 from decideploy.decide.thinking import ChatTemplate
 from decideploy.errors import EngineError
 
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
     from vllm.outputs import RequestOutput
+
+# vLLM's two processes remember images apart from each other. When they disagree, as after a request that
+# was cancelled between them, a request ends with this reason, the memory is corrected, and it may come again.
+LOST_IMAGE: Final = "error"
+IMAGE_ATTEMPTS: Final = 3
+# What the engine puts around the tokens of an image: its begin and its end.
+TOKENS_AROUND_IMAGE: Final = 2
 
 
 class VllmEngine:
@@ -76,9 +84,35 @@ class VllmEngine:
     async def _last(
         self, prompt: Prompt, parameters: SamplingParams, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
-        stream = self._client.generate(
-            tokens_input(list(prompt.token_ids)), parameters, request_id, lora_request=adapter
+        if not prompt.images:
+            return await self._run(tokens_input(list(prompt.token_ids)), parameters, request_id, adapter)
+        for attempt in range(IMAGE_ATTEMPTS):
+            engine_input = await self._image_input(prompt)
+            output = await self._run(engine_input, parameters, f"{request_id}-{attempt}", adapter)
+            if output.outputs[0].finish_reason != LOST_IMAGE:
+                return output
+        raise EngineError("the engine lost the request's images", status=502)
+
+    async def _image_input(self, prompt: Prompt) -> Any:
+        """The prompt with its images prepared; off the event loop, and once for images that are known."""
+        request = TokensPrompt(
+            prompt_token_ids=list(prompt.token_ids), multi_modal_data={"image": list(prompt.images)}
         )
+        try:
+            (engine_input,) = await self._client.renderer.render_cmpl_async([request])
+        except VLLMError as error:
+            raise EngineError(f"the engine failed: {error or type(error).__name__}", status=502) from error
+        # Of the model's own image processor, for a shape that it cannot cut into patches.
+        except ValueError as error:
+            raise RequestError(
+                f"an image cannot be read by the model: {error}", param="state", code="image_malformed"
+            ) from error
+        return engine_input
+
+    async def _run(
+        self, engine_input: Any, parameters: SamplingParams, request_id: str, adapter: LoRARequest | None
+    ) -> RequestOutput:
+        stream = self._client.generate(engine_input, parameters, request_id, lora_request=adapter)
         try:
             # Closing the stream is what aborts the request when this task is cancelled.
             async with aclosing(stream):
@@ -150,3 +184,18 @@ def chat_template(client: EngineClient) -> ChatTemplate:
         return text
 
     return rendered
+
+
+def image_tokens(client: EngineClient) -> ImageTokens | None:
+    """How images stand in the engine's prompts; None when it was started without."""
+    if max_images(client) == 0:
+        return None
+    config, info = client.vllm_config.model_config, client.renderer.get_mm_processor().info
+    longest = info.get_mm_max_tokens_per_item(config.max_model_len, {"image": 1})["image"]
+    return ImageTokens(token_id=config.hf_config.image_token_id, count=longest + TOKENS_AROUND_IMAGE)
+
+
+def max_images(client: EngineClient) -> int:
+    """How many images the engine takes in one prompt."""
+    processor = client.renderer.mm_processor
+    return processor.info.allowed_mm_limits.get("image", 0) if processor is not None else 0
