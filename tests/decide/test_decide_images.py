@@ -163,6 +163,17 @@ def test_counts_and_bytes_are_limited() -> None:
     assert len(load(url, url, max_bytes=len(content), max_total_bytes=2 * len(content), max_count=2)) == 2
 
 
+def test_the_limits_are_told() -> None:
+    policy = ImagePolicy(max_count=2, max_bytes=3, max_pixels=4, allowed_hosts=("a.example",))
+    with ImageLoader(policy) as loader:
+        assert loader.limits.model_dump() == {
+            "max_count": 2,
+            "max_bytes": 3,
+            "max_pixels": 4,
+            "allowed_hosts": ("a.example",),
+        }
+
+
 def huge_png(width: int, height: int) -> bytes:
     """A header alone: reading more would fail."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from decideploy.decide.image_sources import EncodedImage, ImageFaultError, read_data_url
 from decideploy.decide.prompts import no_images
-from decideploy.decide.schema import RequestError
+from decideploy.decide.schema import ImageLimits, RequestError
 from decideploy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,6 +89,16 @@ class ImageLoader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def limits(self) -> ImageLimits:
+        """What a request may hold, as ``/v1/decide/info`` tells it."""
+        return ImageLimits(
+            max_count=self.policy.max_count,
+            max_bytes=self.policy.max_bytes,
+            max_pixels=self.policy.max_pixels,
+            allowed_hosts=self.policy.allowed_hosts,
+        )
 
     async def load(self, urls: Sequence[str]) -> tuple[Image, ...]:
         """The images at ``urls``, in order: mode RGB, upright, transparency on white, without metadata.

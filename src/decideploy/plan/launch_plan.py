@@ -294,6 +294,11 @@ def _vision_terms(
     )
 
 
+def media_domains(workload: Workload) -> tuple[str, ...]:
+    """The hosts from which the engine may fetch images, or one name that does not exist."""
+    return workload.image_hosts or (_NO_DOMAIN,)
+
+
 def _image_flags(workload: Workload) -> tuple[str, ...]:
     """Images only, and no more than asked: a video alone can be longer than a small card's step."""
     if not workload.images:
@@ -474,7 +479,7 @@ def _argv(
         *("--max-num-batched-tokens", str(choices.batched_tokens)),
         *("--shutdown-timeout", str(workload.shutdown_timeout_s)),
         "--fail-on-environ-validation",
-        *("--allowed-media-domains", *(workload.image_hosts or (_NO_DOMAIN,))),
+        *("--allowed-media-domains", *media_domains(workload)),
         *choices.flags,
         *workload.extra_args,
     )

@@ -7,10 +7,13 @@ from importlib.metadata import entry_points
 from typing import Any, Final, TypeVar
 
 from decideploy.decide import ADAPTER_NAME
+from decideploy.decide.images import ImagePolicy
 from decideploy.decide.strategies import WIDTH
 from decideploy.errors import ConfigError, Diagnostic, VerificationError
 
 PROCESSED_LOGPROBS: Final = "processed_logprobs"
+# The top-level domain of names that never exist: the plan names one where no host is allowed.
+NO_SUCH_DOMAIN: Final = ".invalid"
 LOGITS_PROCESSOR_GROUP: Final = "vllm.logits_processors"
 
 Adapter = TypeVar("Adapter")
@@ -31,7 +34,7 @@ def find_adapter(adapters: Mapping[str, Adapter]) -> Adapter:
 
 def check_engine(vllm_config: Any) -> None:
     """Raise VerificationError naming every engine setting with which read-outs would be wrong or missing."""
-    faults = tuple(engine_faults(vllm_config.model_config))
+    faults = (*engine_faults(vllm_config.model_config), *image_faults(vllm_config))
     if faults:
         raise VerificationError("the engine's settings do not fit decisions", issues=faults)
 
@@ -61,3 +64,22 @@ def engine_faults(model_config: Any) -> Iterator[Diagnostic]:
             where="vllm serve --logits-processors, or an installed package's entry point",
             next_step="start the engine without the option, or uninstall the package",
         )
+
+
+def image_faults(vllm_config: Any) -> Iterator[Diagnostic]:
+    """A fault where the engine would take images and read them otherwise than the model was trained to."""
+    # vLLM's CPU attention takes such a model without a word, and reads the tokens of an image causally.
+    if vllm_config.model_config.is_mm_prefix_lm and vllm_config.device_config.device_type == "cpu":
+        yield Diagnostic(
+            code="images-on-cpu",
+            what="the tokens of an image attend to each other in both directions, which no CPU kernel does",
+            where="vllm serve",
+            next_step="start the engine with --language-model-only, or on a GPU",
+        )
+
+
+def image_policy(model_config: Any, max_count: int) -> ImagePolicy:
+    """What images a request may bring: as many as the engine takes, from the hosts that it was told."""
+    domains = model_config.allowed_media_domains or ()
+    hosts = tuple(domain for domain in domains if not domain.endswith(NO_SUCH_DOMAIN))
+    return ImagePolicy(max_count=max_count, allowed_hosts=hosts)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from decideploy.build import InstalledBuild
     from decideploy.decide import Calibration, DecideService, DecisionHead, Engine, PromptWriter
+    from decideploy.decide.images import ImageLoader
     from decideploy.decide.schema import BuildInfo, CalibrationName, EngineInfo
     from decideploy.decide.thinking import ChatTemplate, Thinker
 
@@ -72,21 +73,36 @@ def make_service(engine_client: Any, state: State, args: Namespace, build: Build
     encoder = PromptEncoder.from_model(model)
     encoder.check_labels(head)
 
-    from decideploy.serve.vllm_engine import VllmEngine, chat_template  # noqa: PLC0415
+    from decideploy.serve.vllm_engine import VllmEngine, chat_template, image_tokens  # noqa: PLC0415
 
     engine = VllmEngine(engine_client, adapter)
-    writer = PromptWriter(encoder=encoder, max_model_len=engine_client.vllm_config.model_config.max_model_len)
+    writer = PromptWriter(
+        encoder=encoder,
+        max_model_len=engine_client.vllm_config.model_config.max_model_len,
+        image_tokens=image_tokens(engine_client),
+    )
     return DecideService(
         engine=engine,
         writer=writer,
         head=head,
         calibrations=calibrations,
         thinker=make_thinker(engine, writer, head, chat_template(engine_client)),
+        images=make_loader(engine_client),
         model=state.openai_serving_models.base_model_paths[0].name,
         model_sha256=model_digest(model, adapter=Path(adapter.lora_path)),
         engine_info=engine_info(engine_client.vllm_config),
         build=build,
     )
+
+
+def make_loader(engine_client: Any) -> ImageLoader | None:
+    """Loads as many images as the engine takes; None where it takes none."""
+    from decideploy.decide.images import ImageLoader  # noqa: PLC0415
+    from decideploy.serve.engine_settings import image_policy  # noqa: PLC0415
+    from decideploy.serve.vllm_engine import max_images  # noqa: PLC0415
+
+    count = max_images(engine_client)
+    return ImageLoader(image_policy(engine_client.vllm_config.model_config, count)) if count else None
 
 
 def engine_info(vllm_config: Any) -> EngineInfo:
