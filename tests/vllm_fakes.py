@@ -22,6 +22,8 @@ MODEL_CONFIG = {
     "logprobs_mode": "processed_logprobs",
     "max_logprobs": 20,
     "logits_processors": None,
+    "is_mm_prefix_lm": False,
+    "allowed_media_domains": None,
 }
 
 
@@ -29,11 +31,22 @@ class FakeClient:
     """vLLM's engine client, as far as a decision needs it."""
 
     def __init__(self, outputs: Any = None, error: Exception | None = None, **config: Any) -> None:
-        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(**{**MODEL_CONFIG, **config}))
+        model_config = SimpleNamespace(**{**MODEL_CONFIG, **config})
+        model_config.get_diff_sampling_param = lambda: {"temperature": 0.7, "top_k": 64, "max_tokens": 9}
+        self.vllm_config = SimpleNamespace(
+            model_config=model_config,
+            scheduler_config=SimpleNamespace(max_num_seqs=64),
+            speculative_config=None,
+            device_config=SimpleNamespace(device_type="cpu"),
+        )
+        self.renderer = SimpleNamespace(mm_processor=None)
         self.calls: list[dict[str, Any]] = []
         self.closed = 0
         self._outputs = outputs
         self._error = error
+
+    def get_tokenizer(self) -> Any:
+        return FakeTokenizer()
 
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *, lora_request: Any = None
@@ -57,7 +70,28 @@ class FakeClient:
         logprobs = {
             token: SimpleNamespace(logprob=-0.5 * i) for i, token in enumerate(params.allowed_token_ids)
         }
-        return SimpleNamespace(outputs=[SimpleNamespace(logprobs=[logprobs], finish_reason="length")])
+        return output(logprobs=[logprobs])
+
+
+class FakeTokenizer:
+    """transformers' tokenizer, as far as System 2 needs it."""
+
+    def apply_chat_template(
+        self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool, **kwargs: Any
+    ) -> str:
+        assert not tokenize
+        assert add_generation_prompt
+        if "fail" in kwargs:
+            raise KeyError(kwargs["fail"])
+        return f"<bos><|turn>user\n{conversation[0]['content']}<turn|>\n{sorted(kwargs)}"
+
+
+def output(**completion: Any) -> Any:
+    """One output of the engine with one completion."""
+    fields = {"finish_reason": "length", "logprobs": None, "token_ids": (), **completion}
+    return SimpleNamespace(
+        outputs=[SimpleNamespace(**fields)], prompt_token_ids=list(range(40)), num_cached_tokens=32
+    )
 
 
 def start(model: Path, client: FakeClient, adapters: dict[str, Any] | None = None) -> SimpleNamespace:

@@ -111,6 +111,7 @@ def test_report_for_people_and_for_programs(demo_model: Path, tmp_path: Path) ->
     assert "next: train plain LoRA" in printed
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("broken", "status"), [(False, 0), (True, 5)])
 def test_script_needs_no_install(demo_model: Path, tmp_path: Path, broken: bool, status: int) -> None:
     model = linked_copy(demo_model, tmp_path / "model")
@@ -142,6 +143,7 @@ def test_script_names_the_package_that_is_missing(package: str, tmp_path: Path) 
     assert done.stderr == f"error: {package} is not installed here; run `pip install decideploy`\n"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("package", ["httpx", "huggingface_hub", "safetensors"])
 def test_local_folder_needs_no_network_library(package: str, demo_model: Path) -> None:
     done = run_without(package, demo_model)

@@ -30,6 +30,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+@pytest.mark.integration
 def test_a_second_run_writes_the_same_bytes(demo_model: Path, tmp_path: Path) -> None:
     write_demo_model(tmp_path / "again")
     assert digests(tmp_path / "again") == digests(demo_model)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from decide_fakes import write_model
-from vllm_fakes import BUILD, FakeClient, start
+from vllm_fakes import BUILD, FakeClient, output, start
 
-from decideploy.decide import parse_request
+from decideploy.decide import Prompt, RequestError, parse_request
 from decideploy.errors import EngineError
 from decideploy.serve.plugin import DecidePlugin
 
@@ -17,10 +17,12 @@ from decideploy.serve.plugin import DecidePlugin
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
 
-def decide(state: SimpleNamespace) -> Any:
-    return asyncio.run(
-        state.decideploy.decide(parse_request({"kind": "score", "state": "s", "question": "q"}))
-    )
+PROMPT = Prompt(token_ids=(2, 7))
+
+
+def decide(state: SimpleNamespace, **fields: Any) -> Any:
+    request = parse_request({"kind": "score", "state": "s", "question": "q", **fields})
+    return asyncio.run(state.decideploy.decide(request, request_id="r"))
 
 
 @pytest.fixture
@@ -36,8 +38,9 @@ def test_the_plugin_fits_vllms_protocol() -> None:
 
 def test_a_decision_reads_the_whole_distribution_with_the_adapter(model: Path) -> None:
     client = FakeClient()
-    response = decide(start(model, client))
-    assert len(response.probabilities) == 6
+    decision = decide(start(model, client))
+    assert len(decision.probabilities) == 6
+    assert (decision.usage.prompt_tokens, decision.usage.cached_tokens) == (40, 32)
     (call,) = client.calls
     params = call["params"]
     assert call["prompt"]["type"] == "token"
@@ -51,7 +54,7 @@ def test_a_decision_reads_the_whole_distribution_with_the_adapter(model: Path) -
 def test_the_base_model_is_read_without_the_adapter(model: Path) -> None:
     client = FakeClient()
     state = start(model, client)
-    asyncio.run(state.decideploy.engine.read([2, 7], [300, 301], use_adapter=False, request_id="r"))
+    asyncio.run(state.decideploy.engine.read(PROMPT, [300, 301], use_adapter=False, request_id="r"))
     assert client.calls[0]["lora"] is None
 
 
@@ -62,14 +65,12 @@ def test_info_tells_build_and_model(model: Path) -> None:
 
 
 def test_unlimited_logprobs_are_enough(model: Path) -> None:
-    assert start(model, FakeClient(max_logprobs=-1)).decideploy.max_model_len == 512
+    assert start(model, FakeClient(max_logprobs=-1)).decideploy.writer.max_model_len == 512
 
 
-def completion(logprobs: Any) -> Any:
-    return SimpleNamespace(outputs=[SimpleNamespace(logprobs=logprobs, finish_reason="abort")])
-
-
-@pytest.mark.parametrize("outputs", [[], [completion(None)], [completion([])], [SimpleNamespace(outputs=[])]])
+@pytest.mark.parametrize(
+    "outputs", [[], [output(logprobs=None)], [output(logprobs=[])], [SimpleNamespace(outputs=[])]]
+)
 def test_an_answer_without_log_probabilities_is_502(model: Path, outputs: Any) -> None:
     with pytest.raises(EngineError) as caught:
         decide(start(model, FakeClient(outputs=outputs)))
@@ -99,7 +100,7 @@ def test_cancelling_closes_vllms_stream(model: Path) -> None:
     state = start(model, client)
 
     async def cancel() -> None:
-        reading = asyncio.create_task(state.decideploy.engine.read([2], [300, 301], request_id="r"))
+        reading = asyncio.create_task(state.decideploy.engine.read(PROMPT, [300, 301], request_id="r"))
         while not client.calls:
             await asyncio.sleep(0)
         assert client.closed == 0
@@ -108,3 +109,37 @@ def test_cancelling_closes_vllms_stream(model: Path) -> None:
 
     asyncio.run(cancel())
     assert client.closed == 1
+
+
+def generate(client: FakeClient, model: Path) -> Any:
+    engine = start(model, client).decideploy.engine
+    return asyncio.run(engine.generate(PROMPT, max_tokens=5, stop_token_ids=[7, 8], request_id="r"))
+
+
+def test_writing_is_the_base_models_with_its_recommended_sampling_and_one_seed(model: Path) -> None:
+    client = FakeClient(outputs=[output(token_ids=[4, 5, 8])])
+    written = generate(client, model)
+    (call,) = client.calls
+    params = call["params"]
+    assert call["lora"] is None
+    assert (params.max_tokens, params.stop_token_ids, params.seed) == (5, [7, 8], 0)
+    assert (params.temperature, params.top_k) == (0.7, 64)
+    assert (written.token_ids, written.stopped, written.prompt_tokens) == ((4, 5, 8), True, 40)
+
+
+@pytest.mark.parametrize("token_ids", [[4, 5, 6], []])
+def test_writing_that_its_budget_ended_has_not_stopped(model: Path, token_ids: list[int]) -> None:
+    assert generate(FakeClient(outputs=[output(token_ids=token_ids)]), model).stopped is False
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [({"tokenize": True}, "tokenize: not a variable"), ({"fail": "x"}, "does not take these values")],
+)
+def test_template_values_that_do_not_fit_are_the_requests_fault(
+    model: Path, kwargs: dict[str, Any], words: str
+) -> None:
+    state = start(model, FakeClient())
+    with pytest.raises(RequestError, match=words) as caught:
+        decide(state, kind="noul", thinking="on", chat_template_kwargs=kwargs)
+    assert caught.value.param == "chat_template_kwargs"

@@ -162,6 +162,7 @@ def test_stop_leaves_no_process(behaviour: str, port: int, tmp_path: Path, pid_f
     assert running.stop() == running.exit_status
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_death_of_the_parent_leaves_no_process(
     number: signal.Signals, port: int, tmp_path: Path, pid_file: Path
