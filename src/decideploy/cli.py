@@ -157,10 +157,17 @@ def _hardware(name: str) -> HardwareReport:
 
 
 def _workload(options: argparse.Namespace) -> Workload:
+    from decideploy.decide.images import ImagePolicy
     from decideploy.plan import Workload
 
     asked = {"max_model_len": options.max_model_len, "max_num_seqs": options.max_num_seqs}
-    return Workload(**{name: value for name, value in asked.items() if value is not None})
+    return Workload(
+        **{name: value for name, value in asked.items() if value is not None},
+        images=options.max_images > 0,
+        max_images=options.max_images,
+        # Checked here, as the engine would be minutes later.
+        image_hosts=ImagePolicy(allowed_hosts=tuple(options.allow_image_host)).allowed_hosts,
+    )
 
 
 def _plan(options: argparse.Namespace, console: Console) -> int:
@@ -281,13 +288,11 @@ def _results_file(path: Path | None, *, force: bool) -> Iterator[TextIO]:
     try:
         out = path.open("w" if force else "x", encoding="utf-8")
     except FileExistsError as error:
-        raise _exists(path) from error
+        raise ConfigError(
+            "the file exists", where=str(path), next_step="name another, or pass --force"
+        ) from error
     with out:
         yield out
-
-
-def _exists(path: Path) -> ConfigError:
-    return ConfigError("the file exists", where=str(path), next_step="name another, or pass --force")
 
 
 def _progress(console: Console) -> Progress:
@@ -303,6 +308,43 @@ def _progress(console: Console) -> Progress:
         transient=True,
         redirect_stdout=False,
     )
+
+
+def _calibrate(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.calibrate import calibrate, check_absent, print_report, write_calibration
+    from decideploy.decide.client import read_api_key
+    from decideploy.plotting import check_plotting
+
+    # Before the server is asked thousands of questions.
+    if options.out is not None:
+        check_absent(options.out, force=options.force)
+    if options.plot is not None:
+        check_plotting()
+    with _progress(Console(stderr=True)) as progress:
+        task = progress.add_task("decisions", total=None)
+        report = calibrate(
+            options.url,
+            options.data,
+            folds=options.folds,
+            min_examples=options.min_examples,
+            seed=options.seed,
+            concurrency=options.concurrency,
+            timeout_s=options.timeout,
+            api_key=read_api_key(options.api_key_file),
+            started=lambda total: progress.update(task, total=total),
+            advance=lambda: progress.advance(task),
+        )
+    if options.json:
+        _print_json(report.to_dict())
+    else:
+        print_report(report, console)
+    if options.plot is not None:
+        from decideploy.calibrate.diagram import draw_diagrams
+
+        draw_diagrams(report, options.plot)
+    if options.out is not None:
+        write_calibration(report, options.out, force=options.force)
+    return 0
 
 
 def _selftest(options: argparse.Namespace, console: Console) -> int:
@@ -407,6 +449,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _decide_options(verb("decide", _decide, "Ask a running server one question, or a file of them"))
 
+    _calibrate_options(verb("calibrate", _calibrate, "Fit a temperature for each kind to labelled decisions"))
+
     _url_option(verb("selftest", _selftest, "Prove that a running server answers rightly"))
 
     sub = verb("demo-model", _demo_model, "Write the small synthetic model")
@@ -452,6 +496,20 @@ def _workload_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--max-num-seqs", type=_positive, metavar="N", help="most requests in one step (default: 64)"
     )
+    sub.add_argument(
+        "--max-images",
+        type=_image_count,
+        default=4,
+        metavar="N",
+        help="most images of one request, 0 for text only (default: 4; on CPU always text only)",
+    )
+    sub.add_argument(
+        "--allow-image-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="fetch https images from HOST too; can be given repeatedly (default: data: URLs only)",
+    )
 
 
 def _decide_options(sub: argparse.ArgumentParser) -> None:
@@ -491,6 +549,36 @@ def _decide_options(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--force", action="store_true", help="overwrite --out")
     _concurrency_option(sub)
+
+
+def _calibrate_options(sub: argparse.ArgumentParser) -> None:
+    _server_options(sub)
+    sub.add_argument("--data", type=Path, required=True, metavar="FILE", help="JSONL of labelled decisions")
+    sub.add_argument("--out", type=Path, metavar="FILE", help="write the model's calibration.json")
+    sub.add_argument("--force", action="store_true", help="overwrite --out")
+    sub.add_argument("--plot", type=Path, metavar="DIR", help="draw reliability diagrams, PNG and SVG")
+    sub.add_argument(
+        "--folds",
+        type=_folds,
+        default=5,
+        metavar="K",
+        help="parts of the cross-validation, 0 for none (default: 5)",
+    )
+    sub.add_argument(
+        "--min-examples", type=_positive, default=100, metavar="N", help="fewest for a fit (default: 100)"
+    )
+    sub.add_argument("--seed", type=int, default=0, help="of folds and bootstrap (default: 0)")
+    _concurrency_option(sub)
+
+
+def _folds(text: str) -> int:
+    if text != "0" and _positive(text) < 2:
+        raise argparse.ArgumentTypeError("one fold has nothing to fit on: give 0, or 2 and more")
+    return int(text)
+
+
+def _image_count(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
 
 
 def _json_object(text: str) -> dict[str, Any]:
