@@ -23,7 +23,7 @@ from decideploy.decide import (
     PromptWriter,
     Reading,
 )
-from decideploy.decide.schema import BuildInfo
+from decideploy.decide.schema import BuildInfo, EngineInfo
 from decideploy.decide.slots import KIND_RANGES, SLOT_LABELS
 from decideploy.decide.thinking import Thinker, find_marks
 
@@ -194,6 +194,8 @@ def make_service(
         "calibrations": {"default": make_calibration({"noul": 1.0, "choice": 1.0, "score": 1.0})},
         "thinker": thinker,
         "model": "demo",
+        "model_sha256": "a" * 64,
+        "engine_info": EngineInfo(max_num_seqs=64),
         "build": BUILD,
     }
     return DecideService(engine=engine, writer=writer, head=head, **{**defaults, **changes})

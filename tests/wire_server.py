@@ -33,6 +33,8 @@ def info_document(**changes: object) -> dict[str, Any]:
         },
         "images": None,
         "model_sha256": "2" * 64,
+        "head": {"verbalizer_ids": list(range(24)), "bias": [0.0] * 24},
+        "engine": {"max_num_seqs": 64, "draft": None},
         "build": {"version": "1", "recipe": "cpu", "files_sha256": "3" * 64, "patches": []},
         **changes,
     }

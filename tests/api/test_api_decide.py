@@ -338,7 +338,9 @@ def test_info(encoder: PromptEncoder) -> None:
         "calibration_sha256": "0" * 64,
         "calibrations": {"default": {"temperatures": temperatures, "sha256": "0" * 64}},
         "images": None,
-        "model_sha256": "",
+        "model_sha256": "a" * 64,
+        "head": {"verbalizer_ids": list(make_head().verbalizer_ids), "bias": list(make_head().bias)},
+        "engine": {"max_num_seqs": 64, "draft": None},
         "build": BUILD.model_dump(mode="json"),
     }
 

@@ -22,6 +22,8 @@ from decideploy.decide.schema import (
     CalibrationName,
     DecideRequest,
     Defaults,
+    EngineInfo,
+    HeadInfo,
     ImageLimits,
     InfoResponse,
     RequestError,
@@ -73,7 +75,8 @@ class DecideService:
     calibrations: Mapping[CalibrationName, Calibration]
     model: str
     build: BuildInfo
-    model_sha256: str = ""
+    engine_info: EngineInfo
+    model_sha256: str
     thinker: Thinker | None = None
     images: ImageSource | None = None
     observers: Sequence[Observer] = field(default=())
@@ -172,6 +175,8 @@ class DecideService:
             calibrations=calibrations,
             images=self.images.limits if self.images else None,
             model_sha256=self.model_sha256,
+            head=HeadInfo(verbalizer_ids=self.head.verbalizer_ids, bias=self.head.bias),
+            engine=self.engine_info,
             build=self.build,
         )
 
