@@ -5,13 +5,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import api_fakes
 import httpx
 import pytest
-from decide_fakes import BUILD, FakeEngine, make_calibration, make_encoder, make_head, make_service
-from fastapi import FastAPI, Request
-from starlette.responses import JSONResponse
+from api_fakes import send
+from decide_fakes import BUILD, FakeEngine, make_calibration, make_head
+from fastapi import FastAPI
 
-from decideploy.api import attach
 from decideploy.api.json_body import MAX_BODY_BYTES, parse_json
 from decideploy.decide import DecideResponse, PromptEncoder, RequestError
 from decideploy.decide.schema import ErrorEnvelope
@@ -20,38 +20,9 @@ from decideploy.errors import EngineError
 NOUL = {"kind": "noul", "state": "s", "question": "q"}
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
-    return make_encoder(tmp_path_factory.mktemp("model"))
-
-
 def make_app(encoder: PromptEncoder, engine: FakeEngine) -> FastAPI:
-    app = FastAPI()
-    attach(app)
-
-    # vLLM registers answers of its own for the whole application.
-    @app.exception_handler(Exception)
-    @app.exception_handler(ValueError)
-    async def foreign(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"foreign": str(error)}, status_code=418)
-
-    app.state.decideploy = make_service(
-        encoder,
-        engine,
-        max_model_len=512,
-        head=make_head(),
-        calibrations={"default": make_calibration()},
-    )
-    return app
-
-
-def send(app: FastAPI, method: str, path: str, **request: Any) -> httpx.Response:
-    async def once() -> httpx.Response:
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await client.request(method, path, **request)
-
-    return asyncio.run(once())
+    calibrations = {"default": make_calibration()}
+    return api_fakes.make_app(encoder, engine, max_model_len=512, head=make_head(), calibrations=calibrations)
 
 
 def post(encoder: PromptEncoder, engine: FakeEngine | None = None, **request: Any) -> httpx.Response:
