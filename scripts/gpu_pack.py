@@ -120,9 +120,9 @@ PLATFORM = (
 
 
 def fill_project(folder: Path) -> None:
-    """decideploy as a wheel unpacked into site/, its tests, and in upstream/ the files that patches change."""
+    """decideploy as a wheel unpacked into site/, its tests, and in upstream/ the files that patches touch."""
     with tempfile.TemporaryDirectory() as dist:
-        uv("build", "--wheel", "--no-build-isolation", "--out-dir", dist, str(ROOT))
+        uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable, "-o", dist, str(ROOT))
         (wheel,) = Path(dist).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder / "site")

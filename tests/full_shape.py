@@ -147,6 +147,7 @@ def write_sparse(path: Path, forms: Mapping[str, Form]) -> None:
 
 def write_texts(out: Path) -> None:
     write_json(out / "generation_config.json", architecture.generation_config())
+    write_json(out / "preprocessor_config.json", architecture.image_processor_config())
     write_json(out / "processor_config.json", architecture.processor_config())
     write_json(out / "tokenizer_config.json", tokenizer.tokenizer_config())
     write_json(out / "tokenizer.json", tokenizer.tokenizer_json())

@@ -1,6 +1,7 @@
 """`decideploy serve` as a process of its own."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -26,20 +27,26 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def images() -> bool:
+    """Whether servers take images; DECIDEPLOY_GPU_IMAGES=0 leaves the vision tower out."""
+    return os.environ.get("DECIDEPLOY_GPU_IMAGES") != "0"
+
+
 @contextmanager
-def serving(model: Path, results: Path, *arguments: str) -> Iterator[Server]:
-    """``decideploy serve MODEL``, stopped by SIGTERM; its stages stay in the results."""
-    command = [sys.executable, "-P", "-m", "decideploy", "serve", str(model), "--port", str(free_port())]
-    stages = results / f"stages-{model.name}.txt"
+def serving(model: Path, results: Path, **wishes: object) -> Iterator[Server]:
+    """Serve ``model`` until the end, by SIGTERM; ``wishes`` are the workload's, the stages go to results."""
+    workload = json.dumps({"images": images(), **wishes})
+    program = Path(__file__).with_name("serve_with.py")
+    command = [sys.executable, "-P", str(program), str(model), str(free_port()), workload]
+    stages = results / f"stages-{model.parent.name}.txt"
     with (
         stages.open("w") as errors,
-        subprocess.Popen(
-            [*command, "--json", *arguments], stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         try:
             line = process.stdout.readline()
-            assert line.startswith("{"), stages.read_text() + line
+            # A fault is told as a document of several lines.
+            assert line.endswith("}\n"), stages.read_text() + line + process.stdout.read()
             started = json.loads(line)
             yield Server(url=started["base_url"], model=model, started=started)
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from full_shape import write_full_shape
 from load import Prompts, closed_loop
-from servers import free_port
+from servers import free_port, images
 
 from decideploy.artifacts import verify
 from decideploy.plan import Workload, plan, reconcile
@@ -55,7 +55,13 @@ def starting(facts, hardware, figure, results):
     @contextmanager
     def start(name: str, workload: Workload) -> Iterator[tuple]:
         port = free_port()
-        wishes = replace(workload, port=port, extra_args=DUMMY, cache_root=state_folder(None) / "cache-shape")
+        wishes = replace(
+            workload,
+            port=port,
+            images=workload.images and images(),
+            extra_args=DUMMY,
+            cache_root=state_folder(None) / "cache-shape",
+        )
         launch = plan(facts, usable_hardware(hardware, "cuda"), workload=wishes)
         (results / "plans.txt").open("a").write(f"{name}: {' '.join(launch.argv)}\n")
         log = state_folder(None) / "logs" / f"engine-{name.replace(' ', '-').replace(',', '')}.log"
