@@ -13,7 +13,12 @@ import time
 
 SLOTS = list(range(100, 124))
 LABELS = ["false", "true", *"012345", *"ABCDEFGHIJKLMNOP"]
-WIDTHS = {"noul": 2, "score": 6}
+FIRST = {"noul": 0, "score": 2, "choice": 8}
+BIAS = [0.1 * (slot % 3) for slot in range(24)]
+TEMPERATURES = {"noul": 1.25, "score": 0.8, "choice": 1.0}
+MODEL_SHA256 = "a" * 64
+BUILD = {"version": "0.30.0+test", "recipe": "cpu", "files_sha256": "b" * 64, "patches": []}
+CROWD = 12
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -27,30 +32,53 @@ class Server(http.server.ThreadingHTTPServer):
         self.fault = fault
         self.crowd = 0
         self.crowded = False
+        self.writing = False
         self.lock = threading.Lock()
 
 
 class Routes(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Server
 
     def do_GET(self) -> None:
         models = [{"id": "demo", "parent": None}, {"id": "system1", "parent": "demo"}]
-        self.answer({"data": models} if self.path == "/v1/models" else {})
+        documents = {"/v1/models": {"data": models}, "/v1/decide/info": info(self.server)}
+        self.answer(documents.get(self.path, {}))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         routes = {"/tokenize": tokenize, "/v1/completions": complete, "/v1/decide": decide}
-        self.answer(routes[self.path](self.server, body))
+        document = routes[self.path](self.server, body)
+        self.answer(document, 502 if "error" in document else 200)
 
-    def answer(self, document: object) -> None:
+    def answer(self, document: object, status: int = 200) -> None:
         content = json.dumps(document).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
     def log_message(self, *_args: object) -> None:
         pass
+
+
+def info(server: Server) -> dict:
+    ids = list(SLOTS)
+    if server.fault == "swapped-verbalizers":
+        ids[0], ids[1] = ids[1], ids[0]
+    drafts = server.fault in ("draft", "draft-moves", "draft-steps")
+    return {
+        "model": "demo",
+        "temperatures": TEMPERATURES,
+        "model_sha256": "c" * 64 if server.fault == "other-model" else MODEL_SHA256,
+        "head": {"verbalizer_ids": ids, "bias": BIAS},
+        "engine": {
+            "max_num_seqs": CROWD,
+            "draft": {"method": "mtp", "num_speculative_tokens": 4} if drafts else None,
+        },
+        "build": BUILD,
+    }
 
 
 def tokenize(server: Server, body: dict) -> dict:
@@ -61,43 +89,79 @@ def tokenize(server: Server, body: dict) -> dict:
 
 
 def complete(server: Server, body: dict) -> dict:
-    weights = [1.0 + slot % 5 for slot in SLOTS]
-    if body["model"] == "system1" and server.fault != "adapter-is-base":
-        weights = [weight * (1 + index % 3) for index, weight in enumerate(weights)]
-    if body["model"] == "demo" and server.fault == "base-moves" and server.crowded:
-        weights[0] *= 3
-    total = sum(weights)
-    logprobs = {f"token_id:{s}": math.log(w / total) for s, w in zip(SLOTS, weights, strict=True)}
+    if "allowed_token_ids" not in body:
+        server.writing = True
+        time.sleep(0.05)
+        server.writing = False
+        return {"choices": [{"logprobs": None}]}
+    step = logprobs(server, body["model"], body["allowed_token_ids"])
+    told = {f"token_id:{slot}": value for slot, value in step.items()}
+    rows = [dict(told) for _ in range(body["max_tokens"])]
     if server.fault == "slot-missing":
-        logprobs.popitem()
+        rows[0].popitem()
     if server.fault == "placeholder":
-        logprobs["token_id:123"] = -9999.0
-    return {"choices": [{"logprobs": {"top_logprobs": [logprobs]}}]}
+        rows[0][f"token_id:{body['allowed_token_ids'][-1]}"] = -9999.0
+    if server.fault == "draft-steps" and len(rows) > 1:
+        rows[3] = {token: 0.0 if token == next(iter(told)) else -20.0 for token in told}
+    tokens = [next(iter(told))] * len(rows)
+    return {"choices": [{"logprobs": {"tokens": tokens, "top_logprobs": rows}}]}
+
+
+def logprobs(server: Server, model: str, allowed: list[int]) -> dict[int, float]:
+    """The distribution over ``allowed``, the base model's or the adapter's."""
+    adapted = model == "system1" and server.fault != "adapter-is-base"
+    weights = {slot: (1.0 + slot % 5) * (1 + slot % 3 if adapted else 1) for slot in allowed}
+    if model == "demo" and server.fault == "base-moves" and server.crowded:
+        weights[allowed[0]] *= 3
+    if model == "demo" and server.fault == "base-is-other":
+        weights[allowed[0]] *= 3
+    total = sum(weights.values())
+    return {slot: math.log(weight / total) for slot, weight in weights.items()}
 
 
 def decide(server: Server, body: dict) -> dict:
     with server.lock:
         server.crowd += 1
         server.crowded |= server.crowd > 1
-    time.sleep(0.01)
+    time.sleep(0.002)
     crowd = server.crowd
-    options = body.get("options") or LABELS[:2] if body["kind"] != "score" else list("012345")
-    weights = [1.0 + index for index in range(len(options))]
-    if server.fault == "batch-dependent" and crowd > 1:
-        weights[0] *= 5
-    if server.fault == "truncated" and len(options) > 6:
-        weights[0] = 0.0
-    total = sum(weights) * (1.1 if server.fault == "bad-sum" else 1.0)
+    probabilities = decided(server, body, crowd)
     with server.lock:
         server.crowd -= 1
-    usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+    if server.fault == "defaults" and len(probabilities) > 6:
+        message = "the engine's log-probabilities are unusable: P is -inf"
+        return {"error": {"message": message, "type": "server_error"}}
+    options = body.get("options") or (LABELS[:2] if body["kind"] == "noul" else LABELS[2:8])
+    if server.fault == "bad-sum":
+        probabilities = [probability / 1.1 for probability in probabilities]
+    index = probabilities.index(max(probabilities))
     return {
         "options": options,
-        "probabilities": [weight / total for weight in weights],
-        "choice": options[-1],
-        "choice_index": len(options) - 1,
-        "usage": usage,
+        "probabilities": probabilities,
+        "choice": options[index],
+        "choice_index": index,
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
     }
+
+
+def decided(server: Server, body: dict, crowd: int) -> list[float]:
+    """The read-out over the adapter's distribution, spoiled where that is the fault."""
+    first = FIRST[body["kind"]]
+    count = {"noul": 2, "score": 6}.get(body["kind"]) or len(body["options"])
+    step = logprobs(server, "system1", SLOTS[first : first + count])
+    temperature = 1.0 if server.fault == "uncalibrated" else TEMPERATURES[body["kind"]]
+    scores = [(step[SLOTS[slot]] + BIAS[slot]) / temperature for slot in range(first, first + count)]
+    weights = [math.exp(score) for score in scores]
+    spoiled = (
+        (server.fault == "batch-dependent" and crowd > 1)
+        or (server.fault == "draft-moves" and server.writing)
+        or server.fault == "other-decisions"
+    )
+    if spoiled:
+        weights[0] *= 5
+    if server.fault == "truncated" and count > 6:
+        weights[0] = 0.0
+    return [weight / sum(weights) for weight in weights]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from decideploy.gateway.canary import Canary
@@ -56,7 +57,7 @@ class Lifecycle:
         self._settings, self._readiness, self._keys, self._metrics = settings, readiness, keys, metrics
         self._in_flight = in_flight
         self._token = token
-        self._prove = prove or _selftest
+        self._prove = prove or functools.partial(_selftest, golden=settings.golden)
         self._engine: Any = None
         self._server: Any = None
         self._url: str = ""
@@ -198,7 +199,7 @@ def own_url(args: Any) -> str:
     return f"http://{reachable_host(getattr(args, 'host', None) or '')}:{getattr(args, 'port', None) or 8000}"
 
 
-def _selftest(url: str, token: str) -> Proof:
+def _selftest(url: str, token: str, *, golden: Path | None) -> Proof:
     from decideploy.serve.selftest import selftest  # noqa: PLC0415
 
-    return selftest(url, api_key=token)
+    return selftest(url, api_key=token, golden=golden)

@@ -24,6 +24,7 @@ class ServerSettings(BaseModel):
     canary, or when nothing was answered for ``stall_s``; a canary is sent after ``canary_s`` without an
     answer. ``dead_linger_s`` is how long requests are refused after the engine's death before the process
     ends. ``access_log`` is a file, or the number of an open file descriptor; standard output is 1.
+    ``golden`` is a file of golden decisions that the self-test compares with.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,6 +41,7 @@ class ServerSettings(BaseModel):
     canary_s: float = Field(default=20.0, gt=0)
     dead_linger_s: float = Field(default=2.0, ge=0)
     access_log: Path | int = 1
+    golden: Path | None = None
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> ServerSettings:

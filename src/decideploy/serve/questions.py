@@ -16,6 +16,16 @@ _TOPICS = (
     ("a server", "overheated"),
     ("a ticket", "answered"),
 )
+_ASKED = ("Is that a problem?", "How urgent is this?")
+_ACTIONS = (
+    "do nothing",
+    "write to the customer",
+    "call the office",
+    "order a new one",
+    "repair it today",
+    "ask the manager",
+    "close the case",
+)
 
 
 def one_of_each_kind() -> tuple[DecideRequest, ...]:
@@ -35,14 +45,51 @@ def widest_choice() -> DecideRequest:
     return DecideRequest(kind="choice", state=_STATE, question="Which sentence fits best?", options=options)
 
 
-def batch() -> tuple[DecideRequest, ...]:
-    """Sixteen different questions of different lengths."""
-    return tuple(
-        DecideRequest(
-            kind="noul" if asked == "Is that a problem?" else "score",
-            state=f"It is reported that {thing} is {fault}. " * (1 + index % 4),
-            question=asked,
-        )
-        for asked in ("Is that a problem?", "How urgent is this?")
-        for index, (thing, fault) in enumerate(_TOPICS)
+def batch(width: int = 16, *, case: int = 0) -> tuple[DecideRequest, ...]:
+    """``width`` different questions of different lengths; another ``case`` shares no prefix with this one.
+
+    A prefix that the engine remembers would be read from its cache, and what is to be looked at is reading.
+    """
+    return tuple(_reported(number, f"Case {case}, part {number}. ") for number in range(width))
+
+
+def _reported(number: int, opening: str) -> DecideRequest:
+    thing, fault = _TOPICS[number % len(_TOPICS)]
+    asked = _ASKED[number // len(_TOPICS) % len(_ASKED)]
+    return DecideRequest(
+        kind="noul" if asked == _ASKED[0] else "score",
+        state=opening + f"It is reported that {thing} is {fault}. " * (1 + number % 4),
+        question=asked,
     )
+
+
+def golden_questions() -> tuple[DecideRequest, ...]:
+    """Eight questions of each kind, the kinds in turn; choices have 2 to 16 options."""
+    return tuple(
+        request
+        for place, (thing, fault) in enumerate(_TOPICS)
+        for request in (
+            DecideRequest(
+                kind="noul",
+                state=f"The customer says that {thing} is {fault}. " * (1 + place % 3),
+                question=f"Is {thing} {fault}?",
+            ),
+            DecideRequest(
+                kind="score",
+                state=f"On Friday the office reported {thing} that is {fault}.",
+                question=f"How urgent is {thing} that is {fault}?",
+            ),
+            DecideRequest(
+                kind="choice",
+                state=f"It is known that {thing} is {fault}. {_STATE}",
+                question="What should happen next?",
+                options=_actions(2 + 2 * place, thing),
+            ),
+        )
+    )
+
+
+def _actions(count: int, thing: str) -> tuple[str, ...]:
+    named = tuple(f"{action} about {thing}" for action in _ACTIONS)
+    other = tuple(f"{action} on {day}" for day in ("Monday", "Tuesday") for action in _ACTIONS)
+    return (*named, *other)[:count]

@@ -25,9 +25,11 @@ from decideploy.errors import Error, ProbeError
 from decideploy.hardware import HardwareReport, probe
 from decideploy.plan import LaunchPlan, Reconciliation, Workload, plan, print_plan, reconcile
 from decideploy.serve.engine_log import unwritable
+from decideploy.serve.golden import Golden, golden_of
+from decideploy.serve.http_client import Client
 from decideploy.serve.launch import EngineProcess, check_port, check_port_number
 from decideploy.serve.questions import one_of_each_kind
-from decideploy.serve.selftest import Client, SelfTestReport, print_selftest, selftest
+from decideploy.serve.selftest import SelfTestReport, print_selftest, selftest
 
 if TYPE_CHECKING:
     from decideploy.artifacts import ModelFacts
@@ -42,7 +44,8 @@ class ServeOptions:
     """What ``serve`` is asked for.
 
     ``model`` is a folder or a hub id, None for the demo model. ``dry_run`` stops after the plan; ``check``
-    asks one decision of each kind and stops. ``state_dir`` holds logs, compile caches and the demo model;
+    asks one decision of each kind and stops. ``golden`` are recorded decisions for the self-test, default
+    the model's own, where it has some. ``state_dir`` holds logs, compile caches and the demo model;
     default DECIDEPLOY_HOME, else ``decideploy`` in the user's cache folder. ``workload`` is the rest of the
     plan's wishes; its host and port are replaced by these.
     """
@@ -54,6 +57,7 @@ class ServeOptions:
     port: int = 8000
     dry_run: bool = False
     check: bool = False
+    golden: Path | None = None
     json: bool = False
     startup_timeout_s: float = 1200.0
     state_dir: Path | None = None
@@ -96,12 +100,14 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
     _check_port(options)
     state_dir = state_folder(options.state_dir)
     build = _check_build(options, console)
-    facts = _verify(_model_folder(options, state_dir, console), options, console)
+    model = _model_folder(options, state_dir, console)
+    facts = _verify(model, options, console)
+    golden = _golden(model, options, console)
     launch = _plan(facts, _probe(build, console), options, state_dir, console)
     if options.dry_run:
         return _finish_dry_run(launch, options, console)
     with _stop_on_sigterm(), _engine(launch, options, state_dir) as engine:
-        result = _bring_up(engine, launch, options, console)
+        result = _bring_up(engine, launch, golden, options, console)
         if options.check:
             return _finish_check(result, options, console)
         _announce(result, options, console)
@@ -270,28 +276,39 @@ def _engine(launch: LaunchPlan, options: ServeOptions, state_dir: Path) -> Engin
     )
 
 
+def _golden(model: Path, options: ServeOptions, console: Console) -> Path | None:
+    """The file of golden decisions, read once before the load: a fault of it must not cost the minutes."""
+    path = golden_of(model, options.golden)
+    if path is None:
+        _report(console, "golden", "no recorded decisions: the self-test compares with none", style="yellow")
+        return None
+    count = len(Golden.read(path).decisions)
+    _report(console, "golden", f"{count} decisions in {path}")
+    return path
+
+
 def _bring_up(
-    engine: EngineProcess, launch: LaunchPlan, options: ServeOptions, console: Console
+    engine: EngineProcess, launch: LaunchPlan, golden: Path | None, options: ServeOptions, console: Console
 ) -> ServeResult:
     engine.start()
     _report(console, "launch", f"loading; log: {engine.log.path}")
     ready_s = engine.wait_ready(options.startup_timeout_s)
     observed = _reconcile(engine, launch, console)
     _report(console, "launch", f"answered after {ready_s:.1f} s")
-    proof = _selftest(engine)
+    proof = _selftest(engine, golden)
     if proof.failures:
         print_selftest(proof, console)
     proof.raise_for_failures()
-    _report(console, "self-test", f"{len(proof.checks)} checks passed")
+    _report(console, "self-test", proof.summary)
     return ServeResult(
         plan=launch, base_url=engine.base_url, ready_s=ready_s, reconciliation=observed, selftest=proof
     )
 
 
-def _selftest(engine: EngineProcess) -> SelfTestReport:
+def _selftest(engine: EngineProcess, golden: Path | None) -> SelfTestReport:
     """The report; a dead engine's own error comes before the one of the test that could not reach it."""
     try:
-        return selftest(engine.base_url)
+        return selftest(engine.base_url, golden=golden)
     finally:
         engine.check_alive()
 
