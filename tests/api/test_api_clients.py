@@ -1,6 +1,7 @@
 """The real clients over the routes in this process: what they raise, parse and wait for."""
 
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,9 +13,12 @@ import typesafe_sdk
 from api_fakes import make_app, run
 from decide_fakes import FakeEngine
 
-from decideploy.api import Failure, dialect_of
+from decideploy.api import errors
+from decideploy.api.errors import DECISIONS, SYSTEMONE, Failure
 from decideploy.decide import PromptEncoder
 from decideploy.errors import EngineError
+from decideploy.gateway import refusals
+from decideploy.gateway.refusals import Refusal
 
 logging.getLogger("typesafe_sdk").setLevel(logging.ERROR)
 
@@ -23,16 +27,24 @@ PREDICATE: Any = [{"type": "predicate", "instructions": "?"}]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-def refusing(failure: Failure, *, times: int, then: App) -> App:
-    """``then``, after what stands before the routes has told ``failure`` ``times`` times."""
-    told = []
+def failing(failure: Failure) -> App:
+    """Every route tells ``failure``."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if len(told) == times:
-            await then(scope, receive, send)
-            return
-        told.append(scope["path"])
-        await dialect_of(scope["path"]).answer(failure)(scope, receive, send)
+        dialect = SYSTEMONE if scope["path"] == "/v1/systemone" else DECISIONS
+        await dialect.answer(failure)(scope, receive, send)
+
+    return app
+
+
+def refusing(refusal: Refusal) -> App:
+    """The gateway tells ``refusal`` and lets nothing through."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        content = refusals.body(refusal, scope["path"])
+        headers = refusals.headers(refusal, content)
+        await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
 
     return app
 
@@ -69,58 +81,76 @@ async def ask_openai(app: App, questions: Any = PREDICATE, *, retries: int = 0, 
         return await client.decisions.create(questions=questions, **fields)
 
 
-STATUSES = [
-    (400, typesafe_sdk.TypeSafeBadRequestError, openai.BadRequestError),
-    (401, typesafe_sdk.TypeSafeAuthenticationError, openai.AuthenticationError),
-    (403, typesafe_sdk.TypeSafePermissionDeniedError, openai.PermissionDeniedError),
-    (404, typesafe_sdk.TypeSafeNotFoundError, openai.NotFoundError),
-    (413, typesafe_sdk.TypeSafeAPIError, openai.APIStatusError),
-    (415, typesafe_sdk.TypeSafeAPIError, openai.APIStatusError),
-    (422, typesafe_sdk.TypeSafeUnprocessableEntityError, openai.UnprocessableEntityError),
-    (429, typesafe_sdk.TypeSafeRateLimitError, openai.RateLimitError),
-    (500, typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
-    (502, typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
-    (503, typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
-    (504, typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
-]
+CLIENT_ERRORS: dict[int, tuple[type[Exception], type[Exception]]] = {
+    400: (typesafe_sdk.TypeSafeBadRequestError, openai.BadRequestError),
+    401: (typesafe_sdk.TypeSafeAuthenticationError, openai.AuthenticationError),
+    403: (typesafe_sdk.TypeSafePermissionDeniedError, openai.PermissionDeniedError),
+    404: (typesafe_sdk.TypeSafeNotFoundError, openai.NotFoundError),
+    413: (typesafe_sdk.TypeSafeAPIError, openai.APIStatusError),
+    415: (typesafe_sdk.TypeSafeAPIError, openai.APIStatusError),
+    422: (typesafe_sdk.TypeSafeUnprocessableEntityError, openai.UnprocessableEntityError),
+    429: (typesafe_sdk.TypeSafeRateLimitError, openai.RateLimitError),
+    500: (typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
+    502: (typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
+    503: (typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
+    504: (typesafe_sdk.TypeSafeInternalServerError, openai.InternalServerError),
+}
 
 
-@pytest.mark.parametrize(("status", "typesafe_error", "openai_error"), STATUSES)
-def test_each_status_is_each_client_s_own_error(
-    encoder: PromptEncoder, status: int, typesafe_error: type[Exception], openai_error: type[Exception]
-) -> None:
-    failure = Failure(status=status, message="the reason", code="a_code", param="model")
-    app = refusing(failure, times=2, then=make_app(encoder))
-    with pytest.raises(typesafe_error, match="the reason") as told:
+def errors_of_clients(app: App, status: int, message: str) -> tuple[Any, Any]:
+    """What both clients raise, each its own class for ``status`` with ``message``."""
+    typesafe_error, openai_error = CLIENT_ERRORS[status]
+    with pytest.raises(typesafe_error, match=re.escape(message)) as told:
         run(ask_typesafe(app))
-    assert type(told.value) is typesafe_error
-    with pytest.raises(openai_error, match="the reason") as failed:
+    with pytest.raises(openai_error, match=re.escape(message)) as failed:
         run(ask_openai(app))
-    error: Any = failed.value
-    assert type(error) is openai_error
+    assert (type(told.value), type(failed.value)) == (typesafe_error, openai_error)
+    return told.value, failed.value
+
+
+@pytest.mark.parametrize("status", CLIENT_ERRORS)
+def test_each_status_of_a_route_is_each_client_s_own_error(status: int) -> None:
+    failure = Failure(status=status, message="the reason", code="a_code", param="model")
+    _, error = errors_of_clients(failing(failure), status, "the reason")
     assert (error.code, error.param) == ("a_code", "model")
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refusals.UNAUTHORIZED,
+        refusals.QUEUE_FULL.after(3),
+        refusals.NOT_READY,
+        refusals.DRAINING,
+        refusals.ENGINE_DEAD,
+        refusals.TOO_LARGE,
+        refusals.BAD_LENGTH,
+        refusals.TIMEOUT,
+    ],
+    ids=lambda refusal: refusal.code,
+)
+def test_each_refusal_of_the_gateway_is_each_client_s_own_error(refusal: Refusal) -> None:
+    told, failed = errors_of_clients(refusing(refusal), refusal.status, refusal.message)
+    assert failed.code == refusal.code
+    if refusal.status == 429:
+        assert told.retry_after_ms == 3000
+
+
 def test_both_clients_wait_as_long_as_they_are_told(
-    encoder: PromptEncoder, status: int, caplog: pytest.LogCaptureFixture
+    encoder: PromptEncoder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The TypeSafe client's own backoff would be a minute; the OpenAI client logs how long it waits."""
+
+    class ReadyAtLast(FakeEngine):
+        async def _take(self, call: Any, prompt: Any, request_id: str) -> None:
+            self.error = None if self.calls else EngineError("not ready", status=503)
+            await super()._take(call, prompt, request_id)
+
+    monkeypatch.setattr(errors, "RETRY_AFTER_S", 0.02)
     caplog.set_level(logging.INFO, "openai")
-    failure = Failure(status=status, message="busy", code="busy", retry_after_s=0.02)
-    app = refusing(failure, times=1, then=make_app(encoder))
-    assert run(ask_typesafe(app, retries=1)).answers["q"].noul > 0
-    app = refusing(failure, times=1, then=make_app(encoder))
-    assert run(ask_openai(app, retries=1)).answers[0].probability > 0
+    assert run(ask_typesafe(make_app(encoder, ReadyAtLast()), retries=1)).answers["q"].noul > 0
+    assert run(ask_openai(make_app(encoder, ReadyAtLast()), retries=1)).answers[0].probability > 0
     assert "in 0.020000 seconds" in caplog.text
-
-
-def test_the_rate_limit_error_knows_the_wait(encoder: PromptEncoder) -> None:
-    failure = Failure(status=429, message="busy", code="busy", retry_after_s=1.5)
-    with pytest.raises(typesafe_sdk.TypeSafeRateLimitError) as caught:
-        run(ask_typesafe(refusing(failure, times=1, then=make_app(encoder))))
-    assert caught.value.retry_after_ms == 1500
-    assert caught.value.headers["retry-after"] == "2"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from api_fakes import CREATED_UNIX_S, FakeModels, make_app, run, send
 from decide_fakes import FakeEngine
 
-from decideploy.api import dialect_of
 from decideploy.decide import PromptEncoder
 
 PATHS = ("/v1/decide", "/v1/systemone", "/v1/decisions")
@@ -80,13 +79,19 @@ def test_the_typesafe_client_finds_the_id_under_its_own_name(encoder: PromptEnco
     assert "x-typesafe-request-id" not in send(make_app(encoder), "GET", "/v1/decisions").headers
 
 
-def test_an_id_given_before_the_routes_is_kept(encoder: PromptEncoder) -> None:
-    app = make_app(encoder)
+def test_an_id_given_before_the_routes_names_the_engine_s_requests(encoder: PromptEncoder) -> None:
+    engine = FakeEngine()
+    app = make_app(encoder, engine)
 
     async def gateway(scope: Any, receive: Any, send_: Any) -> None:
         await app({**scope, "state": {"request_id": "given"}}, receive, send_)
 
-    assert send(gateway, "GET", "/v1/decide/info").headers.get_list("x-request-id") == ["given"]
+    questions: Any = [{"type": "predicate", "instructions": "?"}]
+    document = {"model": "demo", "input": "s", "questions": questions}
+    reply = send(gateway, "POST", "/v1/decisions", json=document)
+    assert engine.calls[0]["request_id"].startswith("given-0-")
+    # What gave the id sends it.
+    assert "x-request-id" not in reply.headers
 
 
 def test_models_answers_both_clients(encoder: PromptEncoder) -> None:
@@ -138,20 +143,3 @@ def test_the_description_is_whole(encoder: PromptEncoder) -> None:
     assert set(answers["discriminator"]["mapping"]) == {"predicate", "choice", "score", "refusal"}
     assert components["SystemOneRequest"]["examples"]
     assert components["DecisionsRequest"]["examples"]
-
-
-@pytest.mark.parametrize(
-    ("path", "envelope"),
-    [
-        ("/v1/systemone", "detail"),
-        ("/v1/systemone/x", "detail"),
-        ("/v1/systemones", "error"),
-        ("/v1/decisions", "error"),
-        ("/v1/chat/completions", "error"),
-    ],
-)
-def test_what_stands_before_the_routes_finds_the_dialect(path: str, envelope: str) -> None:
-    from decideploy.api import Failure
-
-    answer = dialect_of(path).envelope(Failure(status=401, message="no key", code="invalid_api_key"))
-    assert list(answer.model_dump()) == [envelope]

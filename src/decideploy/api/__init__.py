@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from decideploy.api import decide, decisions, systemone
-from decideploy.api.errors import DECIDE, DECISIONS, SYSTEMONE, Dialect, Failure, dialect_of
+from decideploy.api.errors import DECIDE, DECISIONS, SYSTEMONE
 from decideploy.api.models import take_path
 from decideploy.api.route import NothingHere
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["Dialect", "Failure", "attach", "dialect_of"]
+__all__ = ["attach"]
 
 
 def attach(app: FastAPI) -> None:

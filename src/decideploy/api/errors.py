@@ -1,8 +1,7 @@
 """From an exception to the HTTP answer: status, and the envelope of the dialect that the path belongs to.
 
 Errors are answered inside the routes, because the application around them belongs to the engine, whose own
-exception answers would otherwise apply. What stands before the routes takes the same envelopes from
-:func:`dialect_of`.
+exception answers would otherwise apply.
 """
 
 from __future__ import annotations
@@ -34,12 +33,6 @@ logger = logging.getLogger(__name__)
 CLIENT_CLOSED_REQUEST: Final = 499
 # An engine that is not ready loads for a minute or restarts; clients that retry at once only add work.
 RETRY_AFTER_S: Final = 1.0
-
-ERROR_TYPES: Final[Mapping[int, ErrorType]] = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-}
 
 
 class ClientLeftError(Exception):
@@ -139,10 +132,12 @@ def retry_headers(retry_after_s: float | None) -> dict[str, str]:
 def error_envelope(failure: Failure) -> ErrorEnvelope:
     """``{"error": {…}}``, the OpenAI API's and ``/v1/decide``'s."""
     kind: ErrorType = "server_error" if failure.status >= 500 else "invalid_request_error"
+    if failure.status == HTTPStatus.TOO_MANY_REQUESTS:
+        kind = "rate_limit_error"
     return ErrorEnvelope(
         error=ErrorBody(
             message=failure.message,
-            type=ERROR_TYPES.get(failure.status, kind),
+            type=kind,
             param=failure.param,
             code=failure.code,
         )
@@ -225,11 +220,3 @@ POST_STATUSES: Final[Statuses] = {
     **GATE_STATUSES,
 }
 ASKING_STATUSES: Final[Statuses] = {404: "No such model", **POST_STATUSES}
-
-
-def dialect_of(path: str) -> Dialect:
-    """The dialect of a request to ``path``; that of ``/v1/decide`` where it belongs to none."""
-    for prefix, dialect in (("/v1/systemone", SYSTEMONE), ("/v1/decisions", DECISIONS)):
-        if path == prefix or path.startswith(f"{prefix}/"):
-            return dialect
-    return DECIDE

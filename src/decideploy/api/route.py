@@ -111,17 +111,20 @@ class NothingHere:
 
 
 def identify(request: Request, response: Response, dialect: Dialect) -> None:
-    """Put the request's id into the headers of ``response``."""
+    """Put the request's id into the headers of ``response``, unless the gateway, which gave it, does so."""
+    if getattr(request.state, "request_id", None):
+        return
     response.headers["x-request-id"] = request_id(request)
     if dialect.request_id_header:
         response.headers[dialect.request_id_header] = request_id(request)
 
 
 def request_id(request: Request) -> str:
-    """The id that the gateway gave the request, or a new one where none stands before the routes."""
-    if not getattr(request.state, "request_id", None):
-        request.state.request_id = uuid.uuid4().hex
-    return str(request.state.request_id)
+    """The id that the gateway gave the request, or one of our own where none stands before the routes."""
+    state = request.state
+    if not hasattr(state, "own_request_id"):
+        state.own_request_id = uuid.uuid4().hex
+    return str(getattr(state, "request_id", None) or state.own_request_id)
 
 
 async def unless_client_leaves(request: Request, work: Awaitable[Result]) -> Result:

@@ -385,9 +385,7 @@ class InfoResponse(BaseModel):
     build: BuildInfo
 
 
-ErrorType: TypeAlias = Literal[
-    "invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error"
-]
+ErrorType: TypeAlias = Literal["invalid_request_error", "rate_limit_error", "server_error"]
 
 
 class ErrorBody(BaseModel):
