@@ -56,6 +56,7 @@ def test_both_variants_share_all_but_the_experts(demo_model: Path, demo_model_nv
     changed = {name for name in plain.keys() | packed.keys() if plain.get(name) != packed.get(name)}
     assert changed == {
         "config.json",
+        "golden.json",
         "hf_quant_config.json",
         "nvfp4_activation_amax.json",
         "model-00002-of-00002.safetensors",

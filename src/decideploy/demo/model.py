@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from decideploy.errors import ConfigError
 # Largest activation before each expert projection over the reference decisions, rounded up.
 ACTIVATION_AMAX = {"gate_proj": 6.0, "up_proj": 6.0, "down_proj": 16.0}
 
+# Read by the reference engine from the bf16 variant; tests/integration/record_golden.py writes them.
+GOLDEN = Path(__file__).with_name("golden.json")
+
 
 def write_demo_model(out: Path, *, nvfp4: bool = False) -> None:
     """Write a complete synthetic model into the folder ``out``, about 110 MB, the same bytes everywhere.
 
-    ``nvfp4`` stores the routed experts as ModelOpt does; everything else is bf16 in both variants.
+    ``nvfp4`` stores the routed experts as ModelOpt does; everything else is bf16 in both variants. Golden
+    decisions come with the bf16 variant, the one that the reference engine reads.
     Needs neither torch nor a forward pass.
 
     Raises:
@@ -38,6 +43,8 @@ def write_demo_model(out: Path, *, nvfp4: bool = False) -> None:
     _write_texts(out, nvfp4=nvfp4)
     _write_decision_files(out)
     convert_adapter(out, out / VLLM_ADAPTER_DIR)
+    if not nvfp4:
+        shutil.copyfile(GOLDEN, out / GOLDEN.name)
 
 
 def _write_checkpoint(out: Path, *, nvfp4: bool) -> None:
