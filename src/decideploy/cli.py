@@ -195,6 +195,7 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             port=options.port,
             dry_run=options.dry_run,
             check=options.check,
+            golden=options.golden,
             json=options.json,
             startup_timeout_s=options.startup_timeout,
             workload=_workload(options),
@@ -347,15 +348,69 @@ def _calibrate(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _bench(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.bench import BenchOptions, Pace, bench, draw_report, print_report, write_tables
+    from decideploy.decide.client import read_api_key
+    from decideploy.plotting import check_plotting
+
+    if options.out is not None:
+        check_plotting()
+    asked = BenchOptions(
+        clients=options.clients or (() if options.rate else (1, 8, 64)),
+        rates=options.rate,
+        kinds=options.kind,
+        prompt_tokens=options.prompt_tokens,
+        against=options.against is not None,
+        shared_state=options.shared_state,
+        tournament=options.tournament,
+        pace=Pace(
+            warmup_s=options.warmup, duration_s=options.duration, rounds=options.rounds, seed=options.seed
+        ),
+    )
+    with Console(stderr=True).status("measuring") as status:
+        report = bench(
+            options.url,
+            asked,
+            api_key=read_api_key(options.api_key_file),
+            timeout_s=options.timeout,
+            told=lambda row: status.update(f"measured {row.scenario}, {row.arm}, {row.load}"),
+        )
+    if options.json:
+        _print_json(report.to_dict())
+    else:
+        print_report(report, console)
+    if options.out is not None:
+        write_tables(report, options.out)
+        draw_report(report, options.out)
+    return 0
+
+
 def _selftest(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.decide.client import read_api_key
     from decideploy.serve import print_selftest, selftest
 
-    report = selftest(options.url)
+    api_key = read_api_key(options.api_key_file)
+    if options.record is not None:
+        return _record_golden(options, api_key, console)
+    report = selftest(options.url, api_key=api_key, timeout_s=options.timeout, golden=options.golden)
     if options.json:
         _print_json(report.to_dict())
     else:
         print_selftest(report, console)
     report.raise_for_failures()
+    return 0
+
+
+def _record_golden(options: argparse.Namespace, api_key: str | None, console: Console) -> int:
+    from decideploy.serve import record_golden
+
+    golden = record_golden(options.url, api_key=api_key, timeout_s=options.timeout)
+    golden.write(options.record)
+    if options.json:
+        _print_json(golden.model_dump(mode="json", exclude_none=True))
+    else:
+        count = len(golden.decisions)
+        console.print(f"{count} decisions of {golden.source} in {options.record}", soft_wrap=True)
     return 0
 
 
@@ -440,6 +495,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
     sub.add_argument(
+        "--golden",
+        type=Path,
+        metavar="FILE",
+        help="recorded decisions that the server must repeat (default: MODEL/golden.json, if there)",
+    )
+    sub.add_argument(
         "--startup-timeout",
         type=float,
         default=1200,
@@ -451,7 +512,10 @@ def _parser() -> argparse.ArgumentParser:
 
     _calibrate_options(verb("calibrate", _calibrate, "Fit a temperature for each kind to labelled decisions"))
 
-    _url_option(verb("selftest", _selftest, "Prove that a running server answers rightly"))
+    _bench_options(verb("bench", _bench, "Measure latency and throughput of a running server"))
+
+    sub = verb("selftest", _selftest, "Prove that a running server answers rightly")
+    _selftest_options(sub)
 
     sub = verb("demo-model", _demo_model, "Write the small synthetic model")
     sub.add_argument("dir", type=Path, metavar="DIR", help="folder to write")
@@ -571,6 +635,60 @@ def _calibrate_options(sub: argparse.ArgumentParser) -> None:
     _concurrency_option(sub)
 
 
+def _bench_options(sub: argparse.ArgumentParser) -> None:
+    _server_options(sub)
+    sub.add_argument(
+        "--clients",
+        type=_several(_positive),
+        metavar="N,…",
+        help="closed loops: each client asks again when it is answered (default: 1,8,64; none with --rate)",
+    )
+    sub.add_argument(
+        "--rate",
+        type=_several(_seconds),
+        default=(),
+        metavar="R,…",
+        help="open loops: random arrivals a second",
+    )
+    sub.add_argument(
+        "--kind", type=_several(_kind), default=("noul",), metavar="KIND,…", help="default: noul"
+    )
+    sub.add_argument(
+        "--prompt-tokens",
+        type=_several(_positive),
+        default=(128,),
+        metavar="N,…",
+        help="lengths of the prompts (default: 128)",
+    )
+    sub.add_argument(
+        "--against", choices=["completions"], help="compare with the same read sent to the engine's own route"
+    )
+    sub.add_argument(
+        "--shared-state", action="store_true", help="ten questions over one 1,000-token state against one"
+    )
+    sub.add_argument("--tournament", action="store_true", help="a choice of 256 against its two rounds apart")
+    sub.add_argument(
+        "--duration", type=_seconds, default=10.0, metavar="S", help="of each measurement (default: 10)"
+    )
+    sub.add_argument("--warmup", type=_seconds, default=2.0, metavar="S", help="before each (default: 2)")
+    sub.add_argument(
+        "--rounds", type=_positive, default=20, metavar="N", help="alternations of a comparison (default: 20)"
+    )
+    sub.add_argument("--seed", type=int, default=0, help="of prompts, arrivals and bootstrap (default: 0)")
+    sub.add_argument("--out", type=Path, metavar="DIR", help="write CSV, JSON and a drawing, PNG and SVG")
+
+
+def _several(one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Values separated by commas."""
+    return lambda text: tuple(one(part) for part in text.split(","))
+
+
+def _kind(text: str) -> str:
+    if text not in ("noul", "score", "choice"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no kind: give noul, score or choice")
+    return text
+
+
 def _folds(text: str) -> int:
     if text != "0" and _positive(text) < 2:
         raise argparse.ArgumentTypeError("one fold has nothing to fit on: give 0, or 2 and more")
@@ -618,6 +736,17 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
+
+
+def _selftest_options(sub: argparse.ArgumentParser) -> None:
+    _server_options(sub)
+    either = sub.add_mutually_exclusive_group()
+    either.add_argument(
+        "--golden", type=Path, metavar="FILE", help="also compare with these recorded decisions"
+    )
+    either.add_argument(
+        "--record", type=Path, metavar="FILE", help="write this server's decisions, once it passes"
+    )
 
 
 def _url_option(sub: argparse.ArgumentParser) -> None:

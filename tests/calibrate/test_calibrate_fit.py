@@ -16,7 +16,9 @@ from decideploy.decide.readout import softmax
 FINITE = st.floats(-20, 20)
 
 
-@pytest.mark.parametrize(("temperature", "n"), [(0.6, 500), (1.7, 5000), (3.0, 500)])
+@pytest.mark.parametrize(
+    ("temperature", "n"), [(0.6, 500), pytest.param(1.7, 5000, marks=pytest.mark.integration), (3.0, 500)]
+)
 def test_a_known_temperature_is_recovered(temperature: float, n: int) -> None:
     report = fit_kind(
         "choice", drawn(n, temperature=temperature), served=1.0, folds=5, min_examples=100, seed=0

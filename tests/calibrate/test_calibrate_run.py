@@ -1,6 +1,7 @@
 """The verb against a server whose right temperatures are known."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from calibration_data import drawn
 from wire_server import GOLD_TEMPERATURES, TEMPERATURES, Reply, decision_document, info_document, wire_server
 
-from decideploy.calibrate import CalibrationReport, Scored, calibrate, write_calibration
+from decideploy.calibrate import CalibrationReport, Scored, calibrate, fit_kind, write_calibration
 from decideploy.cli import main
 from decideploy.decide import Calibration
 from decideploy.errors import ConfigError, EngineError
@@ -56,8 +57,8 @@ def answers(scored: Scored) -> Any:
 def test_calibrate_from_the_shell(
     scored: Scored, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, plots = tmp_path / "calibration.json", tmp_path / "plots"
-    arguments = ["--data", str(data), "--out", str(out), "--plot", str(plots), "--json", *FEW]
+    out = tmp_path / "calibration.json"
+    arguments = ["--data", str(data), "--out", str(out), "--json", *FEW]
     with wire_server(answers(scored)) as server:
         assert main(["calibrate", "--url", server.url, *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -74,12 +75,18 @@ def test_calibrate_from_the_shell(
     provenance = json.loads(out.read_text())["provenance"]
     assert provenance["data_sha256"] == report["data_sha256"]
     assert provenance["kinds"]["score"] == {"examples": 0, "fitted": False, "served": score["served"]}
-    assert sorted(path.name for path in plots.iterdir()) == [
-        "reliability-choice.png",
-        "reliability-choice.svg",
-    ]
-    assert (plots / "reliability-choice.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (plots / "reliability-choice.svg").read_text()
+
+
+@pytest.mark.integration
+def test_diagrams_from_the_shell(scored: Scored, data: Path, tmp_path: Path) -> None:
+    plots = tmp_path / "plots"
+    with wire_server(answers(scored)) as server:
+        arguments = ["--url", server.url, "--data", str(data), "--plot", str(plots), *FEW]
+        assert main(["calibrate", *arguments]) == 0
+    names = ["reliability-choice.png", "reliability-choice.svg"]
+    assert sorted(path.name for path in plots.iterdir()) == names
+    assert (plots / names[0]).read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (plots / names[1]).read_text()
 
 
 def test_the_table_tells_what_was_fitted_and_what_not(
@@ -104,13 +111,29 @@ def test_an_existing_file_is_kept_and_the_server_not_asked(
     assert "the file exists" in capsys.readouterr().err
 
 
-def report_of(scored: Scored, data: Path, **changes: Any) -> CalibrationReport:
-    with wire_server(answers(scored)) as server:
-        return calibrate(server.url, data, **{"min_examples": 40, "folds": 0, **changes})
+@pytest.fixture
+def report(scored: Scored) -> CalibrationReport:
+    fitted = fit_kind("choice", scored, served=1.0, folds=0, min_examples=40, seed=0)
+    nothing = Scored(scores=np.empty((0, 0)), labels=np.empty(0, dtype=np.int64))
+    kept = [
+        fit_kind(kind, nothing, served=1.0, folds=0, min_examples=40, seed=0) for kind in ("noul", "score")
+    ]
+    digest = "0" * 64
+    return CalibrationReport(
+        url="http://server",
+        model="demo",
+        model_sha256=digest,
+        served_sha256=digest,
+        data_sha256=digest,
+        folds=0,
+        seed=0,
+        kinds=(*kept, fitted),
+        excluded=(),
+    )
 
 
-def test_a_file_is_written_whole_or_not_at_all(scored: Scored, data: Path, tmp_path: Path) -> None:
-    report, out = report_of(scored, data), tmp_path / "new" / "calibration.json"
+def test_a_file_is_written_whole_or_not_at_all(report: CalibrationReport, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "calibration.json"
     out.parent.mkdir()
     write_calibration(report, out)
     first = out.read_bytes()
@@ -122,11 +145,11 @@ def test_a_file_is_written_whole_or_not_at_all(scored: Scored, data: Path, tmp_p
     assert [path.name for path in out.parent.iterdir()] == ["calibration.json"]
 
 
-def test_nothing_is_written_when_nothing_was_fitted(scored: Scored, data: Path, tmp_path: Path) -> None:
-    report = report_of(scored, data, min_examples=1000)
+def test_nothing_is_written_when_nothing_was_fitted(report: CalibrationReport, tmp_path: Path) -> None:
+    nothing = replace(report, kinds=report.kinds[:2])
     with pytest.raises(ConfigError, match="no kind could be fitted"):
-        write_calibration(report, tmp_path / "calibration.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+        write_calibration(nothing, tmp_path / "calibration.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_line_that_the_server_refuses_is_told(scored: Scored, data: Path) -> None:
