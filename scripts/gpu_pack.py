@@ -28,7 +28,7 @@ from decideploy.pins import cache_folder, fetch, load_lock, load_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = "cuda"
-PIECE_BYTES = 52 * 1024**2
+PIECE_BYTES = 55 * 1024**2
 
 # The host's torch decides these: what it links, what is compiled against it, and what comes with it.
 FROM_HOST = re.compile(
