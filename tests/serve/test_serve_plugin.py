@@ -67,3 +67,9 @@ def test_a_missing_file_stops_the_server(model: Path, file: str) -> None:
     (model / file).unlink()
     with pytest.raises(VerificationError, match=file.rpartition("/")[2]):
         start(model, FakeClient())
+
+
+def test_every_endpoint_has_a_name_for_vllms_list_of_routes() -> None:
+    app = FastAPI()
+    DecidePlugin(lambda: BUILD).attach_router(app)
+    assert all(route.endpoint.__name__ for route in app.routes if hasattr(route, "endpoint"))

@@ -101,6 +101,8 @@ class NothingHere:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        # vLLM prints the name of every endpoint as it starts.
+        self.__name__ = "nothing_here"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 404 to every method."""
