@@ -90,6 +90,18 @@ def test_serve_hands_on_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [Workload(max_model_len=512), Workload(max_num_seqs=7)]
 
 
+def test_serve_hands_on_the_limits_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Workload] = []
+    monkeypatch.setattr("decideploy.serve.serve", lambda options, _console: asked.append(options.workload))
+    hosts = ["--allow-image-host", "a.example.com", "--allow-image-host", "b.example.com"]
+    assert main(["serve", "--max-images", "0"]) == 0
+    assert main(["serve", "--max-images", "2", *hosts]) == 0
+    two = Workload(max_images=2, image_hosts=("a.example.com", "b.example.com"))
+    assert asked == [Workload(images=False, max_images=0), two]
+    assert main(["serve", "--allow-image-host", "https://a.example.com"]) == 2
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
