@@ -34,6 +34,7 @@ VISION_HEAD_DIM = 16
 VISION_POSITIONS = 256
 PATCH_SIZE = 16
 POOLING = 3
+SOFT_TOKENS = 280
 
 ADAPTER_RANK = 8
 ADAPTER_ALPHA = 16
@@ -117,6 +118,8 @@ def vision_config() -> dict[str, Any]:
         "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
         "pooling_kernel_size": POOLING,
         "patch_size": PATCH_SIZE,
+        # The engine asks for it; transformers reads the same number from the image processor's file.
+        "default_output_length": SOFT_TOKENS,
         "position_embedding_size": VISION_POSITIONS,
         "use_clipped_linears": False,
         "standardize": False,
@@ -137,7 +140,7 @@ def model_config(quantization: dict[str, Any] | None) -> dict[str, Any]:
         "boa_token_id": 256_000,
         "eoa_token_index": 258_883,
         "audio_token_id": 258_881,
-        "vision_soft_tokens_per_image": 280,
+        "vision_soft_tokens_per_image": SOFT_TOKENS,
         "initializer_range": 0.02,
         "text_config": text_config(),
         "vision_config": vision_config(),
@@ -175,8 +178,8 @@ def image_processor_config() -> dict[str, Any]:
         "rescale_factor": 1 / 255,
         "patch_size": PATCH_SIZE,
         "pooling_kernel_size": POOLING,
-        "max_soft_tokens": 280,
-        "image_seq_length": 280,
+        "max_soft_tokens": SOFT_TOKENS,
+        "image_seq_length": SOFT_TOKENS,
     }
 
 
@@ -184,7 +187,7 @@ def processor_config() -> dict[str, Any]:
     """processor_config.json."""
     return {
         "processor_class": "Gemma4Processor",
-        "image_seq_length": 280,
+        "image_seq_length": SOFT_TOKENS,
         "audio_seq_length": 750,
         "audio_ms_per_token": 40,
         "image_processor": image_processor_config(),
