@@ -268,7 +268,7 @@ class DebugReport(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system1: tuple[FiniteFloat, ...]
-    system2: tuple[FiniteFloat, ...] | None
+    system2: tuple[FiniteFloat, ...] | None = None
 
 
 class DecideResponse(BaseModel):
