@@ -104,6 +104,7 @@ def nested(depth: int) -> Any:
         ({"a": ["\ud800"]}, (("a", 0), "lone surrogate")),
         ({"a": {"\udfff": 1}}, (("a",), "lone surrogate")),
         ({"a": float("inf")}, (("a",), "beyond the range")),
+        ({"a": [[0] * 1000] * 263}, ((), "more than 262144 values")),
     ],
 )
 def test_what_no_text_can_hold_is_found(document: Any, fault: tuple[tuple[Any, ...], str] | None) -> None:
