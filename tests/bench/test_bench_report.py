@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 from wire_server import Reply, decision_document, info_document, wire_server
 
-from decideploy.bench import BenchReport, Interval, Ratio, Row, draw_report, print_report, write_tables
+from decideploy.bench import BenchReport, Ratio, Row, draw_report, print_report, write_tables
 from decideploy.cli import main
+from decideploy.intervals import Interval
 
 SHORT = ["--duration", "0.1", "--warmup", "0.02"]
 

@@ -1,6 +1,6 @@
 """Load a running server and say how fast it answers; comparisons are ratios within one run."""
 
-from decideploy.bench.figures import Interval, Ratio, Row, median_ratio, summarize
+from decideploy.bench.figures import Ratio, Row, median_ratio, summarize
 from decideploy.bench.load import Sample, closed_loop, open_loop
 from decideploy.bench.report import BenchReport, draw_report, print_report, write_tables
 from decideploy.bench.run import BenchOptions, bench
@@ -9,7 +9,6 @@ from decideploy.bench.scenarios import Pace
 __all__ = [
     "BenchOptions",
     "BenchReport",
-    "Interval",
     "Pace",
     "Ratio",
     "Row",

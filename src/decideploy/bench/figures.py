@@ -6,22 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from decideploy.bench.load import OK, Sample
-
-RESAMPLES: Final = 1000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A figure and the 95 % percentile interval of its bootstrap."""
-
-    value: float
-    low: float
-    high: float
+from decideploy.intervals import RESAMPLES, Interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +117,5 @@ def median_ratio(
         # A draw may hold only rounds in which everything failed.
         if len(above) and len(below):
             resampled.append(np.median(above) / np.median(below))
-    low, high = np.percentile(resampled, (2.5, 97.5))
     value = np.median(np.concatenate(top)) / np.median(np.concatenate(bottom))
-    return Interval(value=float(value), low=float(low), high=float(high))
+    return Interval.of(float(value), resampled)

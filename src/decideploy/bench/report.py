@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from decideploy.bench.figures import Ratio, Row
+from decideploy.intervals import without_nan
 from decideploy.plotting import new_figure, save_figure
 
 SCHEMA_VERSION: Final = 1
@@ -32,7 +32,7 @@ class BenchReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values with ``schema_version``; NaN, of what nothing answered, is None."""
-        document: dict[str, Any] = _without_nan({"schema_version": SCHEMA_VERSION, **asdict(self)})
+        document: dict[str, Any] = without_nan({"schema_version": SCHEMA_VERSION, **asdict(self)})
         for ratio, told in zip(self.ratios, document["ratios"], strict=True):
             told["met"] = ratio.met
         return document
@@ -86,7 +86,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Any]]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(_without_nan(row) for row in rows)
+        writer.writerows(without_nan(row) for row in rows)
     return path
 
 
@@ -109,11 +109,3 @@ def draw_report(report: BenchReport, folder: Path) -> tuple[Path, Path]:
     axes.grid(axis="x", which="both", alpha=0.3)
     axes.legend()
     return save_figure(figure, folder / "latency")
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

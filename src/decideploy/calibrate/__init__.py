@@ -4,7 +4,7 @@ from decideploy.calibrate.data import DataError, Dataset, Example, Excluded, rea
 from decideploy.calibrate.document import calibration_document, check_absent, write_calibration
 from decideploy.calibrate.fit import Fit, fit_temperature, probabilities_at
 from decideploy.calibrate.kinds import KindReport, Scored, fit_kind
-from decideploy.calibrate.metrics import Interval, Metrics, expected_calibration_error, measure
+from decideploy.calibrate.metrics import Metrics, expected_calibration_error, measure
 from decideploy.calibrate.report import print_report
 from decideploy.calibrate.run import CalibrationReport, calibrate
 
@@ -15,7 +15,6 @@ __all__ = [
     "Example",
     "Excluded",
     "Fit",
-    "Interval",
     "KindReport",
     "Metrics",
     "Scored",

@@ -11,7 +11,6 @@ import numpy as np
 from decideploy.calibrate.fit import Fit, Floats, Labels, fit_temperature, probabilities_at, slopes
 from decideploy.calibrate.metrics import (
     Bin,
-    Interval,
     Metrics,
     example_figures,
     interval,
@@ -23,6 +22,7 @@ from decideploy.calibrate.metrics import (
 )
 from decideploy.decide.calibration import MAX_TEMPERATURE, MIN_TEMPERATURE
 from decideploy.decide.slots import Kind
+from decideploy.intervals import Interval
 
 # Logarithms of the temperatures at which resamples know the slope; in between it is taken to be straight.
 LOG_GRID: Final = np.linspace(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), 129)
@@ -87,14 +87,14 @@ def _fitted(
     means = mean_and_resamples(np.hstack([*stages, gains[:, None], slope_curves(scored)]), seed=seed)
     width = stages[0].shape[1]
     figures = [metrics_of(means[:, first : first + width]) for first in (0, width, 2 * width)]
-    temperatures = [temperature, *map(zero_crossing, means[1:, 3 * width + 1 :])]
+    temperatures = list(map(zero_crossing, means[1:, 3 * width + 1 :]))
     return KindReport(
         kind=kind,
         n=len(labels),
         served=served,
         temperature=temperature,
         kept="",
-        interval=interval(np.array(temperatures)),
+        interval=Interval.of(temperature, temperatures),
         before=figures[0],
         after=figures[1],
         held_out=figures[2] if folds else None,

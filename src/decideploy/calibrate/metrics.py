@@ -14,20 +14,10 @@ from typing import Final
 import numpy as np
 
 from decideploy.calibrate.fit import Floats, Labels
+from decideploy.intervals import RESAMPLES, Interval
 
-RESAMPLES: Final = 1000
 # So many resamples are drawn at once: the counts of 100,000 examples then take 40 MB.
 BLOCK: Final = 50
-PERCENTILES: Final = (2.5, 97.5)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A figure and the 95 % percentile interval of its bootstrap."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +73,7 @@ def metrics_of(means: Floats) -> Metrics:
 
 def interval(values: Floats) -> Interval:
     """The first of ``values`` with the percentiles of the others, its resamples."""
-    low, high = np.percentile(values[1:], PERCENTILES)
-    return Interval(value=float(values[0]), low=float(low), high=float(high))
+    return Interval.of(values[0], values[1:])
 
 
 def correct(probabilities: Floats, labels: Labels) -> Floats:

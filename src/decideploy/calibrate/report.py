@@ -9,8 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from decideploy.calibrate.kinds import KindReport
-from decideploy.calibrate.metrics import Interval, Metrics
+from decideploy.calibrate.metrics import Metrics
 from decideploy.calibrate.run import CalibrationReport
+from decideploy.intervals import Interval
 
 
 def print_report(report: CalibrationReport, console: Console | None = None) -> None:

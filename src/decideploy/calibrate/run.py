@@ -17,6 +17,7 @@ from decideploy.decide.client import PATIENT, Outcome, Patience, ask_all, fetch_
 from decideploy.decide.schema import DecideResponse, InfoResponse
 from decideploy.decide.slots import KINDS, Kind
 from decideploy.errors import Diagnostic, EngineError
+from decideploy.intervals import without_nan
 
 SCHEMA_VERSION: Final = 1
 MIN_EXAMPLES: Final = 100
@@ -39,7 +40,7 @@ class CalibrationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values with ``schema_version``; NaN, of a bin without examples, is None."""
-        document: dict[str, Any] = _without_nan({"schema_version": SCHEMA_VERSION, **asdict(self)})
+        document: dict[str, Any] = without_nan({"schema_version": SCHEMA_VERSION, **asdict(self)})
         return document
 
 
@@ -172,11 +173,3 @@ def as_arrays(rows: Sequence[tuple[list[float], int]]) -> Scored:
     for row, (values, _) in zip(scores, rows, strict=True):
         row[: len(values)] = values
     return Scored(scores=scores, labels=np.array([label for _, label in rows], dtype=np.int64))
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and np.isnan(value) else value
