@@ -4,14 +4,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from probes import free_port
+
+from decideploy.build import apply_to_tree, read_series
+from decideploy.pins import cache_folder, data_root, fetch, load_recipe
 
 FIGURES = pytest.StashKey[list[str]]()
 
@@ -23,12 +27,6 @@ class Server:
     url: str
     model: Path
     started: dict
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +47,34 @@ def server(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield Server(url=started["base_url"], model=demo_model, started=started)
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0, (state / "stages.txt").read_text()
+
+
+@pytest.fixture(scope="session")
+def upstream(tmp_path_factory):
+    """The upstream CPU wheel of the lock, unpacked and unpatched."""
+    folder = tmp_path_factory.mktemp("upstream")
+    with zipfile.ZipFile(fetch(load_recipe("cpu").wheel_artifact, cache_folder())) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def without(upstream, tmp_path_factory):
+    """A function that gives vLLM with every patch of the series but one."""
+    trees: dict[str, Path] = {}
+
+    def tree(number: str) -> Path:
+        if number not in trees:
+            folder = tmp_path_factory.mktemp(f"without-{number}")
+            subprocess.run(["cp", "-r", f"{upstream}/.", str(folder)], check=True)
+            series = read_series(data_root())
+            others = [patch for patch in series if not patch.name.startswith(number)]
+            assert len(others) == len(series) - 1
+            apply_to_tree(others, folder)
+            trees[number] = folder
+        return trees[number]
+
+    return tree
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,12 @@ from decideploy.decide import DecisionHead
 HERE = Path(__file__).parent
 ATTENTION_AND_HEAD = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 SHORT_PROMPT = (2, 10, 20, 30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def run_probe(name: str, *arguments: str, vllm: Path | None = None) -> tuple[dict, str]:

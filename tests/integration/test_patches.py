@@ -1,6 +1,5 @@
 """Each patch is needed, and does what it says: the real vLLM without it and with it."""
 
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -33,34 +32,6 @@ def unpack_python(wheel: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder, [n for n in archive.namelist() if not n.endswith(".so")])
     return folder
-
-
-@pytest.fixture(scope="session")
-def upstream(tmp_path_factory):
-    """The upstream CPU wheel of the lock, unpacked and unpatched."""
-    folder = tmp_path_factory.mktemp("upstream")
-    with zipfile.ZipFile(fetch(load_recipe("cpu").wheel_artifact, cache_folder())) as archive:
-        archive.extractall(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def without(upstream, tmp_path_factory):
-    """A function that gives vLLM with every patch of the series but one."""
-    trees: dict[str, Path] = {}
-
-    def tree(number: str) -> Path:
-        if number not in trees:
-            folder = tmp_path_factory.mktemp(f"without-{number}")
-            subprocess.run(["cp", "-r", f"{upstream}/.", str(folder)], check=True)
-            series = read_series(data_root())
-            others = [patch for patch in series if not patch.name.startswith(number)]
-            assert len(others) == len(series) - 1
-            apply_to_tree(others, folder)
-            trees[number] = folder
-        return trees[number]
-
-    return tree
 
 
 @pytest.fixture(scope="session")
