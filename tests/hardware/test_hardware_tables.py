@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from decideploy.errors import ConfigError, ProbeError
-from decideploy.hardware import card_report, kernel_path, known_cards, load_hardware
+from decideploy.hardware import attention_backend, card_report, kernel_path, known_cards, load_hardware
 from decideploy.hardware.kernels import is_unified_memory
 
 NONE_INSTALLED: dict[str, str | None] = {"flashinfer-python": None, "humming-kernels": None}
@@ -33,6 +33,28 @@ def test_kernel_by_compute_capability(capability: str, patched: str, bare: str, 
 
 def test_missing_package_is_told() -> None:
     assert "humming-kernels, which is not installed" in kernel_path("9.0", packages=NONE_INSTALLED).reason
+
+
+@pytest.mark.parametrize(
+    ("capability", "packages", "forced"),
+    [
+        ("9.0", {"nvidia-cutlass-dsl": None}, True),
+        ("9.0", {}, True),
+        ("10.0", NONE_INSTALLED, True),
+        ("9.0", {"nvidia-cutlass-dsl": "4.7.1"}, False),
+        ("9.0", None, False),
+        ("8.9", NONE_INSTALLED, False),
+        ("12.0", NONE_INSTALLED, False),
+    ],
+)
+def test_attention_without_cute_is_triton(
+    capability: str, packages: dict[str, str | None] | None, *, forced: bool
+) -> None:
+    found = attention_backend(capability, packages=packages)
+    assert (found is not None) == forced
+    if found:
+        assert found[0] == "TRITON_ATTN"
+        assert "nvidia-cutlass-dsl, which is not installed" in found[1]
 
 
 def test_turing_runs_in_fp16() -> None:

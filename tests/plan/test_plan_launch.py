@@ -133,6 +133,15 @@ def test_moe_backend_follows_compute_capability(capability: str, backend: str) -
     assert ("--dtype" in launch.argv) == (capability == "7.5")
 
 
+def test_attention_follows_the_installed_packages() -> None:
+    without = known({"humming-kernels": "0.1.12", "nvidia-cutlass-dsl": None})
+    launch = plan(facts_26b(), gpu_report(80 * GIB, packages=without))
+    assert values(launch.argv, "--attention-backend") == ["TRITON_ATTN"]
+    assert "nvidia-cutlass-dsl" in launch.reasons["attention_backend"]
+    present = known({"humming-kernels": "0.1.12", "nvidia-cutlass-dsl": "4.7.1"})
+    assert "--attention-backend" not in plan(facts_26b(), gpu_report(80 * GIB, packages=present)).argv
+
+
 def test_bf16_model_leaves_the_expert_kernel_to_the_engine() -> None:
     launch = plan(facts_small(), gpu_report(24 * GIB))
     assert launch.moe_backend is None

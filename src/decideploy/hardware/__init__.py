@@ -1,7 +1,13 @@
 """What hardware is here, and which FP4 kernel path it takes."""
 
 from decideploy.hardware.cards import Card, card_report, known_cards, load_hardware
-from decideploy.hardware.kernels import KernelPath, MinimumVersions, kernel_path, minimum_versions
+from decideploy.hardware.kernels import (
+    KernelPath,
+    MinimumVersions,
+    attention_backend,
+    kernel_path,
+    minimum_versions,
+)
 from decideploy.hardware.probe import probe
 from decideploy.hardware.report import Gpu, HardwareReport, Host, Reading, load_report, print_report
 
@@ -13,6 +19,7 @@ __all__ = [
     "KernelPath",
     "MinimumVersions",
     "Reading",
+    "attention_backend",
     "card_report",
     "kernel_path",
     "known_cards",

@@ -53,6 +53,18 @@ def is_unified_memory(compute_capability: str | None) -> bool:
     return compute_capability in _table()["unified_memory"]["compute_capability"]
 
 
+def attention_backend(
+    compute_capability: str | None, *, packages: Mapping[str, str | None] | None
+) -> tuple[str, str] | None:
+    """``--attention-backend`` and why, None where the engine's own choice runs; ``packages`` as below."""
+    row = _table()["attention"]
+    if compute_capability not in row["compute_capability"]:
+        return None
+    if packages is None or packages.get(row["package"]) is not None:
+        return None
+    return row["without"], f"FlashAttention 4 needs {row['package']}, which is not installed"
+
+
 def kernel_path(
     compute_capability: str, *, patched: bool = True, packages: Mapping[str, str | None] | None = None
 ) -> KernelPath:

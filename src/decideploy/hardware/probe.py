@@ -20,7 +20,7 @@ from decideploy.hardware.report import GIB, Gpu, HardwareReport, Host, Reading, 
 # The engine's shared-memory message ring alone is 160 MiB; a container's default of 64 MiB ends in SIGBUS.
 _SHM_NEEDED_BYTES = 256 * 1024**2
 
-_KERNEL_PACKAGES = ("flashinfer-python", "humming-kernels")
+_KERNEL_PACKAGES = ("flashinfer-python", "humming-kernels", "nvidia-cutlass-dsl")
 
 
 def probe(

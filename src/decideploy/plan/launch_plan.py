@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decideploy.errors import ConfigError, ProbeError
-from decideploy.hardware import Gpu, HardwareReport, KernelPath, kernel_path
+from decideploy.hardware import Gpu, HardwareReport, KernelPath, attention_backend, kernel_path
 from decideploy.hardware.kernels import is_unified_memory
 from decideploy.plan import memory as mem
 from decideploy.plan.memory import KvShape, MemoryPlan, MemoryTerm
@@ -151,8 +151,12 @@ def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workloa
         terms, shape, length=length, batched=batched, available=available, where=f"GPU {gpu.index}"
     )
     backend = workload.moe_backend or (kernel.backend if kernel else None)
+    attention = attention_backend(gpu.compute_capability.value, packages=hardware.host.packages.value)
     return _Choices(
-        flags=_cuda_flags(workload, kernel, backend, utilization, sizes),
+        flags=(
+            *_cuda_flags(workload, kernel, backend, utilization, sizes),
+            *(("--attention-backend", attention[0]) if attention else ()),
+        ),
         env={"CUDA_VISIBLE_DEVICES": str(workload.gpu_index)} if workload.gpu_index is not None else {},
         max_model_len=length,
         batched_tokens=batched,
@@ -164,6 +168,7 @@ def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workloa
             **_kernel_reasons(kernel, workload),
             **_length_reasons(facts, workload, length, memory),
             **_image_reasons(workload),
+            **({"attention_backend": attention[1]} if attention else {}),
             "gpu_memory_utilization": _utilization_reason(total, free, utilization, source),
             "max_num_batched_tokens": _batched_reason(batched, workload),
             "cudagraph_capture_sizes": f"System 1 only prefills: graphs for prompts to {sizes[-1]} tokens",
