@@ -21,20 +21,23 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def figure(request: pytest.FixtureRequest):
+def figure(request: pytest.FixtureRequest, results: Path):
     """Record a measured figure under a name; all of them are printed after the session."""
-    return request.config.stash.setdefault(FIGURES, {}).__setitem__
+    figures = request.config.stash.setdefault(FIGURES, {})
+
+    def record(name: str, value: object) -> None:
+        figures[name] = value
+        # At once: a run that is cut short keeps what it measured.
+        (results / "figures.json").write_text(json.dumps(figures, indent=1, default=str))
+
+    return record
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    figures = config.stash.get(FIGURES, {})
-    if not figures:
-        return
-    if named := os.environ.get("DECIDEPLOY_GPU_RESULTS"):
-        (Path(named) / "figures.json").write_text(json.dumps(figures, indent=1, default=str))
-    terminalreporter.section("measured")
-    for name, value in figures.items():
-        terminalreporter.write_line(f"{name:<58} {value}")
+    if figures := config.stash.get(FIGURES, {}):
+        terminalreporter.section("measured")
+        for name, value in figures.items():
+            terminalreporter.write_line(f"{name:<58} {value}")
 
 
 @pytest.fixture(scope="session")

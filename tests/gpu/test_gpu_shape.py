@@ -111,6 +111,10 @@ def test_default_plan_answers_fast(starting, model, figure):
         observed = record_memory("default", engine, launch, figure)
         measure("default", engine.base_url, prompts, figure)
     assert not observed.differences, observed
+
+
+def test_second_start_is_warm(starting, model, figure):
+    prompts = Prompts(model, seed=1)
     with starting("default again", Workload()) as (engine, _):
         figure("default: warm start s", round(engine.wait_ready(START_S), 1))
         times, _ = closed_loop(engine.base_url, [prompts.body(256) for _ in range(256)], 64)
