@@ -259,6 +259,7 @@ def check_outcome(url: str) -> None:
         assert len(outcome.what) < 500
     else:
         assert outcome.mode == "RGB"
+        assert outcome.width * outcome.height <= 10**6
 
 
 def outcome_of(url: str) -> Image.Image | RequestError:

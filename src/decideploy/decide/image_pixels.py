@@ -27,7 +27,8 @@ def decode(source: EncodedImage, max_pixels: int) -> Image.Image:
         with Image.open(BytesIO(source.content), formats=FORMATS) as image:
             _check_header(image, source, max_pixels)
             image.load()
-            return _plain(ImageOps.exif_transpose(image))
+            ImageOps.exif_transpose(image, in_place=True)
+            return _plain(image)
     except ImageFaultError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -77,20 +78,16 @@ def _check_header(image: Image.Image, source: EncodedImage, max_pixels: int) -> 
 
 
 def _plain(image: Image.Image) -> Image.Image:
+    """A new image: the engine's cache would trust an identifier in the metadata of the old one."""
     if image.mode in _WIDE_GREY:
         # Pillow's own conversion would turn every value above 255 white.
         image = image.convert("I").point(lambda value: value / 256).convert("L")
+    plain = Image.new("RGB", image.size, "white")
     if image.has_transparency_data:
         layers = image.convert("RGBA")
-        image = Image.new("RGB", image.size, "white")
-        image.paste(layers, mask=layers.getchannel("A"))
-    # The engine's cache trusts an identifier in the metadata, if there is one.
-    return _without_metadata(image.convert("RGB"))
-
-
-def _without_metadata(image: Image.Image) -> Image.Image:
-    plain = Image.new("RGB", image.size)
-    plain.paste(image)
+        plain.paste(layers, mask=layers.getchannel("A"))
+    else:
+        plain.paste(image if image.mode == "RGB" else image.convert("RGB"))
     return plain
 
 

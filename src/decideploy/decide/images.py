@@ -35,7 +35,7 @@ class ImagePolicy:
     ``allowed_hosts``: exact names from which https images may be fetched; none by default. ``max_count``
     images a request (0: images are not served), each of at most ``max_bytes`` encoded bytes and
     ``max_pixels`` pixels, and ``max_total_bytes`` together. ``fetch_timeout_s`` holds for one whole fetch.
-    ``concurrent_decodes`` images of all requests are decoded at once, each in 3 to 8 bytes a pixel.
+    ``concurrent_decodes`` images of all requests are decoded at once, each in 6 to 12 bytes a pixel.
     """
 
     allowed_hosts: tuple[str, ...] = ()
