@@ -17,11 +17,11 @@ from decideploy.api.decisions_wire import (
     CustomToolCall,
     DecisionChoiceAnswer,
     DecisionChoiceQuestion,
+    DecisionFunctionCall,
     DecisionScoreAnswer,
     DecisionsRequest,
     DecisionsResponse,
     DecisionUsage,
-    FunctionCall,
     InputImage,
     InputJson,
     InputTokensDetails,
@@ -87,7 +87,7 @@ def call_faults(items: Sequence[Item]) -> Iterator[Fault]:
     """A fault for each output that follows no call of its kind with its id."""
     calls: set[tuple[str, str]] = set()
     for index, item in enumerate(items):
-        if isinstance(item, FunctionCall | CustomToolCall):
+        if isinstance(item, DecisionFunctionCall | CustomToolCall):
             calls.add((f"{item.type}_output", item.call_id))
         elif isinstance(item, ToolOutput) and (item.type, item.call_id) not in calls:
             location = (*STATE, index, "call_id")
@@ -104,9 +104,9 @@ def image_faults(questions: Sequence[Question]) -> Iterator[Fault]:
 
 
 def _item_parts(item: Item) -> Iterable[str | dict[str, str]]:
-    if isinstance(item, FunctionCall | CustomToolCall):
+    if isinstance(item, DecisionFunctionCall | CustomToolCall):
         name = f"{item.namespace}.{item.name}" if item.namespace else item.name
-        given = item.arguments if isinstance(item, FunctionCall) else item.input
+        given = item.arguments if isinstance(item, DecisionFunctionCall) else item.input
         yield f"{_source(item)} {item.call_id}: {name}({given})"
         return
     source = f"{_source(item)} {item.call_id}" if isinstance(item, ToolOutput) else _source(item)
@@ -120,7 +120,7 @@ def _item_parts(item: Item) -> Iterable[str | dict[str, str]]:
 
 
 def _source(item: Item) -> str:
-    if isinstance(item, FunctionCall | CustomToolCall | ToolOutput):
+    if isinstance(item, DecisionFunctionCall | CustomToolCall | ToolOutput):
         return item.type
     phase = item.phase if isinstance(item, AssistantMessage) else None
     return f"{item.role} ({phase})" if phase else item.role

@@ -170,7 +170,7 @@ class AssistantMessage(Wire):
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"] | None
 
 
-class FunctionCall(Wire):
+class DecisionFunctionCall(Wire):
     """The assistant's call of a function."""
 
     type: Literal["function_call"]
@@ -218,7 +218,7 @@ def _item_type(value: object) -> str:
 
 Item: TypeAlias = Annotated[
     Annotated[Message, Tag(_MESSAGE)]
-    | Annotated[FunctionCall, Tag("<function_call>")]
+    | Annotated[DecisionFunctionCall, Tag("<function_call>")]
     | Annotated[CustomToolCall, Tag("<custom_tool_call>")]
     | Annotated[ToolOutput, Tag("<function_call_output>")]
     | Annotated[ToolOutput, Tag("<custom_tool_call_output>")],
