@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from vllm_fakes import BUILD, FakeClient, start
 
 from decideploy.errors import ConfigError, IntegrityError, VerificationError
-from decideploy.serve.plugin import DecidePlugin
+from decideploy.serve.plugin import DecidePlugin, engine_info
 
 
 @pytest.fixture
@@ -73,3 +73,19 @@ def test_every_endpoint_has_a_name_for_vllms_list_of_routes() -> None:
     app = FastAPI()
     DecidePlugin(lambda: BUILD).attach_router(app)
     assert all(route.endpoint.__name__ for route in app.routes if hasattr(route, "endpoint"))
+
+
+@pytest.mark.parametrize(
+    ("speculative_config", "draft"),
+    [
+        (None, None),
+        (
+            SimpleNamespace(method="mtp", num_speculative_tokens=4),
+            {"method": "mtp", "num_speculative_tokens": 4},
+        ),
+    ],
+)
+def test_info_tells_batch_width_and_draft(speculative_config: Any, draft: Any) -> None:
+    config = FakeClient().vllm_config
+    config.speculative_config = speculative_config
+    assert engine_info(config).model_dump(mode="json") == {"max_num_seqs": 64, "draft": draft}
