@@ -60,7 +60,9 @@ def draw_accuracy(axes: Axes, bins: tuple[Bin, ...], title: str) -> None:
     )
     axes.plot([0, 1], [0, 1], linestyle="--", color="gray", linewidth=1)
     confidence = [bin_.confidence for bin_ in full]
-    axes.plot(confidence, [bin_.accuracy for bin_ in full], "o", color="tab:blue", markersize=4)
+    axes.plot(
+        confidence, [bin_.accuracy for bin_ in full], "o", color="tab:blue", markersize=4, clip_on=False
+    )
     axes.set(title=title, ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
 
 
