@@ -326,6 +326,51 @@ def test_a_canary_whose_answer_moves_is_a_failure() -> None:
     asyncio.run(story())
 
 
+def test_the_status_of_a_stream_is_no_sign_of_life() -> None:
+    async def story() -> list[int]:
+        seen: list[int] = []
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def app(_scope: Any, _receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            seen.append(len(sent))
+            await send({"type": "http.response.body", "body": b"data: a token", "more_body": False})
+
+        exchange = exchange_module.Exchange(
+            {"path": "/"},
+            send,
+            send,
+            headers=list,
+            max_body_bytes=1,
+            on_progress=lambda: seen.append(len(sent)),
+        )
+        await exchange.run(app, 5.0)
+        return seen
+
+    assert asyncio.run(story()) == [2, 2]
+
+
+def test_only_answers_of_the_engine_are_signs_of_life() -> None:
+    async def story() -> None:
+        async with served() as server:
+            readiness = server.gateway.readiness
+            readiness._good_at = 0.0
+            server.app.status = 500
+            await server.ask("/v1/decide")
+            server.app.status = 200
+            await server.ask("/tokenize")
+            await server.ask("/v1/decide", method="GET")
+            assert readiness._good_at == 0.0
+            await server.ask("/v1/decide")
+            assert readiness._good_at > 0.0
+
+    asyncio.run(story())
+
+
 def test_each_request_is_one_line_and_one_count() -> None:
     async def story() -> None:
         async with served(keys=KEY) as server:

@@ -125,10 +125,11 @@ class Exchange:
             content_type = dict(message.get("headers", ())).get(b"content-type", b"")
             self._event_stream = content_type.startswith(_EVENT_STREAM)
             message = self._start(list(message.get("headers", ())))
-        elif not message.get("more_body"):
-            self._complete = True
-        if self.status == HTTPStatus.OK:
-            self._on_progress()
+        else:
+            self._complete = not message.get("more_body")
+            # Only content counts: a stream's status is sent before the engine has given anything.
+            if message.get("body") and self.status == HTTPStatus.OK:
+                self._on_progress()
         await self._send(message)
 
     def _start(self, headers: Headers) -> Message:

@@ -26,6 +26,13 @@ READY_PATH: Final = "/ready"
 _METRICS_PATH: Final = "/metrics"
 # They only tell something, so they take no slot.
 _CHEAP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Where an answer of 200 shows that the engine works; others only count tokens or look something up.
+_ENGINE_PATHS: Final = frozenset(
+    {
+        *("/v1/decide", "/v1/systemone", "/v1/decisions"),
+        *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"),
+    }
+)
 _CLOSING_PHASES: Final = frozenset({"draining", "failed"})
 _WEBSOCKET_POLICY, _WEBSOCKET_TRY_AGAIN = 1008, 1013
 
@@ -185,6 +192,8 @@ class Gateway:
             self.readiness.request_failed()
         if not tally.internal:
             self._metrics.answered(dialect=dialect, kinds=tally.kinds, outcome=outcome, seconds=seconds)
+        elif outcome == "ok":
+            return
         self._log.write(
             {
                 **_named(scope, caller),
@@ -248,8 +257,7 @@ def _identify(scope: Scope, headers: Mapping[str, str]) -> str:
 
 
 def _asks_engine(scope: Scope) -> bool:
-    """Whether an answer of 200 shows that the engine works: every POST below /v1 does."""
-    return scope["method"] == "POST" and _path(scope).startswith("/v1/")
+    return scope["method"] == "POST" and _path(scope) in _ENGINE_PATHS
 
 
 def _outcome(exchange: Exchange) -> str:

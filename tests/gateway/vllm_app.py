@@ -1,0 +1,97 @@
+"""vLLM's own application and HTTP server over an engine made in code, behind the gateway.
+
+python vllm_app.py PORT
+
+POST /kill makes the engine die as vLLM's monitor tells it; POST /v1/wait works until it is cancelled and
+GET /stopped tells how often that was; POST /v1/completions/stream streams for a second.
+"""
+
+import asyncio
+import socket
+import sys
+from types import SimpleNamespace
+
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.entrypoints.launchers.launcher import serve_http
+from vllm.entrypoints.serve.utils.api_utils import with_cancellation
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+STOPPED = []
+
+
+class Engine:
+    """What vLLM's server and the gateway ask of an engine client."""
+
+    errored = False
+    vllm_config = SimpleNamespace(shutdown_timeout=1)
+
+    @property
+    def is_running(self) -> bool:
+        return not self.errored
+
+    async def check_health(self) -> None:
+        return None
+
+    def shutdown(self, timeout: float) -> None:
+        print("vLLM's own stop", flush=True)
+
+
+def add_routes(app: FastAPI, engine: Engine) -> None:
+    @app.post("/v1/decide")
+    async def decide() -> dict:
+        return {"probabilities": [0.25, 0.75]}
+
+    @app.post("/kill")
+    async def kill() -> dict:
+        engine.errored = True
+        return {}
+
+    @app.post("/v1/wait")
+    @with_cancellation
+    async def wait(body: dict, raw_request: Request) -> dict:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            STOPPED.append(body)
+            raise
+        return {}
+
+    @app.get("/stopped")
+    async def stopped() -> int:
+        return len(STOPPED)
+
+    @app.post("/v1/completions/stream")
+    async def stream() -> StreamingResponse:
+        async def events():
+            for number in range(10):
+                yield f"data: {number}\n\n"
+                await asyncio.sleep(0.1)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def main(port: int) -> None:
+    argv = ["model", "--port", str(port), "--host", "127.0.0.1", "--allowed-origins", "[]"]
+    argv += ["--middleware", "decideploy.gateway.Gateway", "--disable-uvicorn-access-log"]
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(argv)
+    engine = Engine()
+    app = build_app(args, ("generate",), None)
+    app.state.engine_client, app.state.log_stats, app.state.args = engine, False, args
+    add_routes(app, engine)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
+    await (await serve_http(app, sock, host=args.host, port=port, access_log=False))
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    from decideploy.gateway import lifecycle
+
+    # Its self-test needs a model.
+    proof = SimpleNamespace(failures=(), to_dict=lambda: {"passed": True})
+    lifecycle._selftest = lambda _url, _token, **_: proof
+    asyncio.run(main(int(sys.argv[1])))
