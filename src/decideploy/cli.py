@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from decideploy.artifacts import Verification
+    from decideploy.gateway import ServerSettings
     from decideploy.hardware import HardwareReport
     from decideploy.plan import Workload
 
@@ -160,14 +161,27 @@ def _workload(options: argparse.Namespace) -> Workload:
     from decideploy.decide.images import ImagePolicy
     from decideploy.plan import Workload
 
-    asked = {"max_model_len": options.max_model_len, "max_num_seqs": options.max_num_seqs}
     return Workload(
-        **{name: value for name, value in asked.items() if value is not None},
+        **_asked(options, "max_model_len", "max_num_seqs", shutdown_timeout_s="drain_timeout"),
         images=options.max_images > 0,
         max_images=options.max_images,
         # Checked here, as the engine would be minutes later.
         image_hosts=ImagePolicy(allowed_hosts=tuple(options.allow_image_host)).allowed_hosts,
     )
+
+
+def _settings(options: argparse.Namespace) -> ServerSettings:
+    from decideploy.gateway import ServerSettings
+
+    limits = _asked(options, "api_key_file", "max_concurrency", "max_queue", "max_body_bytes")
+    return ServerSettings(**limits, **_asked(options, request_timeout_s="request_timeout"))
+
+
+def _asked(options: argparse.Namespace, *same: str, **named: str) -> dict[str, Any]:
+    """What the command line gives, by the name of the setting; what it leaves out keeps its default."""
+    flags = {**{name: name for name in same}, **named}
+    found = {name: getattr(options, flag, None) for name, flag in flags.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _plan(options: argparse.Namespace, console: Console) -> int:
@@ -199,6 +213,10 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             json=options.json,
             startup_timeout_s=options.startup_timeout,
             workload=_workload(options),
+            settings=_settings(options),
+            access_log=options.access_log,
+            restart=options.restart,
+            max_restarts=options.max_restarts,
         ),
         console,
     )
@@ -507,6 +525,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds until the engine must answer",
     )
+    _operation_options(sub)
 
     _decide_options(verb("decide", _decide, "Ask a running server one question, or a file of them"))
 
@@ -535,6 +554,12 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no integer above 0")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 0 up")
     return int(text)
 
 
@@ -746,6 +771,41 @@ def _selftest_options(sub: argparse.ArgumentParser) -> None:
     )
     either.add_argument(
         "--record", type=Path, metavar="FILE", help="write this server's decisions, once it passes"
+    )
+
+
+def _operation_options(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("operation", "see docs/operate.md; DECIDEPLOY_API_KEYS gives keys as well")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="one API key a line")
+    group.add_argument(
+        "--max-concurrency", type=_positive, metavar="N", help="most requests at once (default: 256)"
+    )
+    group.add_argument(
+        "--max-queue", type=_count, metavar="N", help="most that wait; more are answered 429 (default: 256)"
+    )
+    group.add_argument(
+        "--request-timeout", type=_seconds, metavar="S", help="most seconds of a request (default: 300)"
+    )
+    group.add_argument(
+        "--max-body-bytes", type=_positive, metavar="N", help="largest body of a request (default: 33554432)"
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=_count,
+        metavar="S",
+        help="seconds that requests in flight may take after SIGTERM (default: 30)",
+    )
+    group.add_argument(
+        "--access-log", type=Path, metavar="FILE", help="where to log requests (default: standard error)"
+    )
+    group.add_argument(
+        "--restart",
+        choices=["never", "on-failure"],
+        default="never",
+        help="whether an engine that dies is started again (default: never)",
+    )
+    group.add_argument(
+        "--max-restarts", type=_count, default=3, metavar="N", help="how often in a row (default: 3)"
     )
 
 

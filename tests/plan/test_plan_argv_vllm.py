@@ -18,7 +18,7 @@ validate_parsed_serve_args(args)
 names = ["model_tag", "enable_lora", "max_lora_rank", "lora_target_modules", "logprobs_mode", "max_logprobs",
     "max_model_len", "shutdown_timeout", "fail_on_environ_validation", "served_model_name", "moe_backend",
     "cudagraph_capture_sizes", "language_model_only", "port", "limit_mm_per_prompt", "mm_processor_cache_gb",
-    "allowed_media_domains"]
+    "allowed_media_domains", "middleware", "allowed_origins"]
 told = {name: getattr(args, name) for name in names}
 told["lora_modules"] = {module.name: module.path for module in args.lora_modules}
 print("PARSED " + json.dumps(told))
@@ -47,6 +47,8 @@ def test_cpu_argv_is_what_vllm_reads() -> None:
     assert told["logprobs_mode"] == "processed_logprobs"
     assert (told["max_lora_rank"], told["max_logprobs"], told["port"]) == (32, 24, 8123)
     assert told["shutdown_timeout"] == 30
+    assert told["middleware"] == ["decideploy.gateway.Gateway"]
+    assert told["allowed_origins"] == []
     assert told["enable_lora"] is told["fail_on_environ_validation"] is told["language_model_only"] is True
 
 

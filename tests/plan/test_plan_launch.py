@@ -29,6 +29,10 @@ def test_argv_serves_both_systems() -> None:
     assert int(values(launch.argv, "--shutdown-timeout")[0]) > 0
     assert "--enable-lora" in launch.argv
     assert "--fail-on-environ-validation" in launch.argv
+    assert values(launch.argv, "--middleware") == ["decideploy.gateway.Gateway"]
+    assert values(launch.argv, "--allowed-origins") == ["[]"]
+    assert "--disable-uvicorn-access-log" in launch.argv
+    assert launch.env["VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"] == "1"
     assert "--generation-config" not in launch.argv
 
 

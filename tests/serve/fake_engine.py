@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import shared_memory
 from pathlib import Path
 
 
@@ -40,7 +41,19 @@ def main(port: int, behaviour: str, pid_file: str) -> None:
     print("INFO Using HummingExperts MoE backend")
     print("INFO Available KV cache memory: 2.5 GiB")
     print("INFO GPU KV cache size: 1,100,145 tokens, Maximum concurrency 3x", flush=True)
-    http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
+    server = http.server.HTTPServer(("127.0.0.1", port), Health)
+    if behaviour == "shares":
+        block = shared_memory.SharedMemory(create=True, size=16)
+        Path(pid_file).write_text(f"{os.getpid()} {block.name}")
+    if behaviour == "lingers":
+        signal.signal(signal.SIGTERM, lambda *_: linger(server))
+    server.serve_forever()
+
+
+def linger(server: http.server.HTTPServer) -> None:
+    """Answer nobody any more, and take long to end."""
+    server.server_close()
+    time.sleep(600)
 
 
 def write_family(pid_file: str) -> None:

@@ -34,6 +34,15 @@ class Server(http.server.ThreadingHTTPServer):
         self.crowded = False
         self.writing = False
         self.lock = threading.Lock()
+        self.readiness: dict[str, object] = {"phase": "testing"}
+
+    def test_itself(self) -> None:
+        """As the gateway does: a thread asks the server's own routes."""
+        from decideploy.serve.selftest import selftest
+
+        report = selftest(f"http://127.0.0.1:{self.server_port}")
+        phase = "failed" if report.failures else "ready"
+        self.readiness = {"phase": phase, "selftest": report.to_dict()}
 
 
 class Routes(http.server.BaseHTTPRequestHandler):
@@ -43,7 +52,11 @@ class Routes(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         models = [{"id": "demo", "parent": None}, {"id": "system1", "parent": "demo"}]
-        documents = {"/v1/models": {"data": models}, "/v1/decide/info": info(self.server)}
+        documents = {
+            "/v1/models": {"data": models},
+            "/v1/decide/info": info(self.server),
+            "/ready": self.server.readiness,
+        }
         self.answer(documents.get(self.path, {}))
 
     def do_POST(self) -> None:
@@ -55,6 +68,7 @@ class Routes(http.server.BaseHTTPRequestHandler):
     def answer(self, document: object, status: int = 200) -> None:
         content = json.dumps(document).encode()
         self.send_response(status)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -166,4 +180,6 @@ def decided(server: Server, body: dict, crowd: int) -> list[float]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    Server(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "").serve_forever()
+    server = Server(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
+    threading.Thread(target=server.test_itself, daemon=True).start()
+    server.serve_forever()

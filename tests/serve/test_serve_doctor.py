@@ -48,7 +48,7 @@ def test_every_fault_is_reported_and_the_first_gives_the_code(
         other.bind(("127.0.0.1", 0))
         other.listen()
         report = examine(tmp_path, "shm-small", port=other.getsockname()[1])
-    assert [check.exit_code for check in report.checks] == [3, 6, 2, 0]
+    assert [check.exit_code for check in report.checks] == [3, 6, 2, 0, 0]
     assert report.exit_code == 3
     console = Console(width=200)
     with console.capture() as capture:
@@ -67,3 +67,10 @@ def test_unwritable_state_folder(tmp_path: Path) -> None:
 def test_port_that_does_not_exist_is_told(tmp_path: Path) -> None:
     report = examine(tmp_path, port=0)
     assert [check.name for check in report.checks if check.exit_code] == ["port"]
+
+
+def test_faulty_keys_are_named_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DECIDEPLOY_API_KEYS", "tiny-key")
+    (check,) = [check for check in examine(tmp_path).checks if check.name == "API keys"]
+    assert check.exit_code == 2
+    assert "tiny-key" not in str(check)

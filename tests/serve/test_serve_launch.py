@@ -3,6 +3,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from decideploy.errors import ConfigError, EngineError
+from decideploy.serve import launch
 from decideploy.serve.launch import (
     EngineProcess,
     check_port,
@@ -160,6 +162,45 @@ def test_stop_leaves_no_process(behaviour: str, port: int, tmp_path: Path, pid_f
     running.stop()
     assert wait_until_gone(pids) == []
     assert running.stop() == running.exit_status
+
+
+def test_an_engine_that_answered_all_gets_seconds_to_end(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_TEARDOWN_S", 0.3)
+    running = engine("lingers", port, tmp_path, drain_s=60)
+    running.start()
+    running.wait_ready(20)
+    begin = time.monotonic()
+    running.stop()
+    assert time.monotonic() - begin < 10
+
+
+def test_a_killed_engine_leaves_no_shared_memory(port: int, tmp_path: Path) -> None:
+    told = tmp_path / "pids"
+    with engine("shares", port, tmp_path) as running:
+        running.start()
+        running.wait_ready(20)
+        pid, name = told.read_text().split()
+        assert Path("/dev/shm", name).exists()
+        os.kill(int(pid), signal.SIGKILL)
+        assert running.wait() == 128 + signal.SIGKILL
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_a_second_interrupt_hastens_the_stop(
+    port: int, tmp_path: Path, pid_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_HASTE_S", 0.1)
+    running = engine("deaf-family", port, tmp_path, drain_s=60)
+    running.start()
+    running.wait_ready(20)
+    pids = family(pid_file)
+    threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+    begin = time.monotonic()
+    running.stop()
+    assert time.monotonic() - begin < 10
+    assert wait_until_gone(pids) == []
 
 
 @pytest.mark.integration

@@ -17,8 +17,10 @@ from rich.console import Console
 
 import decideploy.artifacts
 import decideploy.build
-from decideploy.errors import ConfigError, IntegrityError, ProbeError
+from decideploy.errors import ConfigError, EngineError, IntegrityError, ProbeError
+from decideploy.gateway import ServerSettings, read_settings
 from decideploy.hardware import card_report
+from decideploy.plan import Workload
 from decideploy.serve import SelfTestError, ServeOptions, serve, stages, state_folder
 from decideploy.serve.stages import example_command, usable_hardware
 
@@ -87,6 +89,49 @@ def test_check_as_json_is_one_document(
     document = json.loads(capsys.readouterr().out)
     assert document["selftest"]["passed"] is True
     assert len(document["decisions"]) == 3
+
+
+def test_the_gateway_gets_its_settings(
+    ground: Any, port: int, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def watched(*_args: Any, **kwargs: Any) -> Any:
+        seen.update(kwargs, settings=read_settings(kwargs["env"]))
+        seen["log"] = os.readlink(f"/proc/self/fd/{seen['settings'].access_log}")
+        raise EngineError("enough seen")
+
+    monkeypatch.setattr(stages, "EngineProcess", watched)
+    log = tmp_path / "access" / "log.jsonl"
+    settings, workload = ServerSettings(max_queue=7), Workload(shutdown_timeout_s=11)
+    with pytest.raises(EngineError, match="enough seen"):
+        serve(options(port, tmp_path, settings=settings, access_log=log, workload=workload), console)
+    assert (seen["settings"].max_queue, seen["settings"].drain_timeout_s) == (7, 11.0)
+    assert seen["keep_fds"] == (seen["settings"].access_log,)
+    assert seen["log"] == str(log)
+
+
+def test_faulty_keys_stop_before_the_load(
+    ground: Any, port: int, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECIDEPLOY_API_KEYS", "short")
+    with pytest.raises(ConfigError, match="16 are the least"):
+        serve(options(port, tmp_path), console)
+    monkeypatch.delenv("DECIDEPLOY_API_KEYS")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="access log"):
+        serve(options(port, tmp_path, access_log=tmp_path / "file" / "log"), console)
+    assert "launch" not in console.export_text()
+
+
+def test_an_open_server_is_warned_about(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
+    serve(options(port, tmp_path, host="0.0.0.0", dry_run=True), console)
+    assert "may ask" in console.export_text()
+
+
+def test_a_server_that_could_not_test_itself_is_told() -> None:
+    with pytest.raises(EngineError, match="the engine has died"):
+        stages.read_proof({"phase": "failed", "reasons": ["the engine has died"], "selftest": None}, "u")
 
 
 def test_failed_selftest_stops_the_engine(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
@@ -172,6 +217,7 @@ def test_example_command_is_what_a_shell_runs() -> None:
     ).stdout.splitlines()
     assert words[1] == "http://h:1/v1/decide"
     assert json.loads(words[-1])["kind"] == "noul"
+    assert 'Bearer $API_KEY"' in example_command("http://h:1", with_key=True)
 
 
 def test_cpu_build_hides_gpus_and_cuda_build_needs_one() -> None:

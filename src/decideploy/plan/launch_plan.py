@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 ADAPTER_NAME = "system1"
+# Written out here: the plan needs nothing of what it names.
+GATEWAY = "decideploy.gateway.Gateway"
 
 _LORA_RANKS = (8, 16, 32)
 _SHORTEST_MODEL_LEN = 512
@@ -461,6 +463,10 @@ def _common_reasons(adapter: AdapterFacts, workload: Workload, rank: int) -> dic
         "logprobs_mode": "processed: the decision's distribution is over the allowed tokens only",
         "max_logprobs": "every slot must come back; a missing one is an error",
         "shutdown_timeout": f"{workload.shutdown_timeout_s} s to finish requests; the default aborts them",
+        "middleware": "keys, limits, readiness and drain in front of every route, the engine's own included",
+        "allowed_origins": "none: the engine's default lets every web page read its answers",
+        "disable_uvicorn_access_log": "the middleware logs each request, with its id and no query string",
+        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "the middleware refuses requests at once, then ends the server",
         "fail_on_environ_validation": "a VLLM_ variable that this release does not know stops the start",
         "allowed_media_domains": "whence the engine's own routes fetch images; without redirects",
         "generation_config": "the model's own, for System 2; System 1 pins its sampling in each request",
@@ -483,6 +489,9 @@ def _argv(
         *("--max-num-seqs", str(workload.max_num_seqs)),
         *("--max-num-batched-tokens", str(choices.batched_tokens)),
         *("--shutdown-timeout", str(workload.shutdown_timeout_s)),
+        *("--middleware", GATEWAY),
+        *("--allowed-origins", "[]"),
+        "--disable-uvicorn-access-log",
         "--fail-on-environ-validation",
         *("--allowed-media-domains", *media_domains(workload)),
         *choices.flags,
@@ -495,6 +504,7 @@ def _env(workload: Workload) -> dict[str, str]:
     env = {
         "VLLM_PLUGINS": "decideploy",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",

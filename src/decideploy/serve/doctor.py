@@ -55,12 +55,13 @@ def doctor(
     state_dir: Path | None = None,
     probe_hardware: Callable[[], HardwareReport] = probe,
 ) -> DoctorReport:
-    """Check build, hardware, port and folders; never raises for a fault that it can report."""
+    """Check build, hardware, port, keys and folders; never raises for a fault that it can report."""
     return DoctorReport(
         checks=(
             _guarded("build", _build),
             _hardware(probe_hardware()),
             _guarded("port", lambda: _port(host, port)),
+            _guarded("API keys", _api_keys),
             _guarded("state folder", lambda: _state_folder(state_dir)),
         )
     )
@@ -96,6 +97,13 @@ def _hardware(report: HardwareReport) -> DoctorCheck:
 def _port(host: str, port: int) -> str:
     check_port(host, port)
     return f"{host}:{port} is free"
+
+
+def _api_keys() -> str:
+    from decideploy.gateway.keys import KEYS_VARIABLE, read_keys  # noqa: PLC0415
+
+    keys = read_keys(None)
+    return f"{len(keys)} in {KEYS_VARIABLE}" if keys else "none: whoever reaches the server may ask"
 
 
 def _state_folder(state_dir: Path | None) -> str:

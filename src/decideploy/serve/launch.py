@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -23,6 +24,11 @@ from decideploy.serve.engine_log import EngineLog
 _REAPER = Path(__file__).with_name("reaper.py")
 _POLL_S = 0.25
 _KILL_WAIT_S = 15.0
+# What a stop may take that was asked for twice.
+_HASTE_S = 5.0
+# What the engine's processes may take once the last answer is out: they hold nothing that a kill would lose,
+# and their interpreters alone take longer to unload what they loaded.
+_TEARDOWN_S = 5.0
 _SHOWN_LINES = 15
 _ENGINE_MODULE = "vllm.entrypoints.cli.main"
 _LAST_PORT = 65535
@@ -116,7 +122,8 @@ def engine_environment(env: Mapping[str, str], environ: Mapping[str, str] | None
 class EngineProcess:
     """The engine in its own session, under a reaper that kills every process of it when this one goes.
 
-    A context manager: leaving it stops the engine. ``base_url`` is where it will answer.
+    A context manager: leaving it stops the engine. ``base_url`` is where it will answer. ``keep_fds`` are
+    descriptors that it inherits.
     """
 
     def __init__(
@@ -128,6 +135,7 @@ class EngineProcess:
         port: int,
         log_path: Path,
         drain_s: float = 30.0,
+        keep_fds: Sequence[int] = (),
     ) -> None:
         self.command = engine_command(argv)
         self.base_url = f"http://{reachable_host(host)}:{port}"
@@ -135,6 +143,7 @@ class EngineProcess:
         self._env = engine_environment(env)
         self._host, self._port = host, port
         self._drain_s = drain_s
+        self._keep_fds = tuple(keep_fds)
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._claim: socket.socket | None = None
@@ -167,7 +176,7 @@ class EngineProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(read_end,),
+                pass_fds=(read_end, *self._keep_fds),
                 start_new_session=True,
             )
         finally:
@@ -179,19 +188,34 @@ class EngineProcess:
         return None if self._process is None else self._process.poll()
 
     def wait_ready(self, timeout_s: float) -> float:
-        """Wait until ``/health`` answers 200; returns the seconds it took.
+        """Wait until the server answers, whatever it says; returns the seconds it took.
+
+        It listens only after the load. Errors as in :meth:`wait_proven`, which waits for its self-test.
+        """
+        begin = time.monotonic()
+        self._poll("/live", timeout_s, lambda _: True)
+        return time.monotonic() - begin
+
+    def wait_proven(self, timeout_s: float) -> dict[str, Any]:
+        """Wait until the self-test inside the server has ended, either way; returns what ``/ready`` says.
 
         EngineError 503 at once when the engine dies, 504 after ``timeout_s``; both show the last log lines.
         """
-        begin = time.monotonic()
+        document: dict[str, Any] = self._poll("/ready", timeout_s, _has_verdict).json()
+        return document
+
+    def _poll(self, path: str, timeout_s: float, done: Callable[[httpx.Response], bool]) -> httpx.Response:
+        deadline = time.monotonic() + timeout_s
         with httpx.Client(base_url=self.base_url, timeout=5.0, trust_env=False) as client:
-            while (waited := time.monotonic() - begin) < timeout_s:
+            while time.monotonic() < deadline:
                 self.check_alive()
-                if _is_healthy(client):
-                    return waited
+                # A server that is loading or overloaded does not answer; whether it died is asked above.
+                with suppress(httpx.HTTPError):
+                    if done(reply := client.get(path)):
+                        return reply
                 time.sleep(_POLL_S)
         raise EngineError(
-            f"the engine did not answer /health within {timeout_s:.0f} s\n{self._last_lines()}",
+            f"the engine did not answer {path} within {timeout_s:.0f} s\n{self._last_lines()}",
             status=504,
             where=str(self.log.path),
             next_step=self.log.cause or "raise --startup-timeout if the log shows progress",
@@ -215,12 +239,14 @@ class EngineProcess:
         )
 
     def stop(self) -> int | None:
-        """SIGTERM, wait for the drain, kill what is left. Returns the exit status; may be called twice."""
+        """SIGTERM, wait for the drain, kill what is left. Returns the exit status; may be called twice.
+
+        A Ctrl-C during the drain hastens it: requests in flight are cut off.
+        """
         if self._process is None:
             return None
         if self._process.poll() is None:
-            self._process.terminate()
-            self._wait_quietly(self._drain_s)
+            self._drain()
         self._cut_lifeline()
         if self._wait_quietly(_KILL_WAIT_S) is None:
             self._process.kill()
@@ -228,6 +254,25 @@ class EngineProcess:
         self._release_port()
         self.log.wait(2.0)
         return status
+
+    def _drain(self) -> None:
+        assert self._process is not None
+        try:
+            self._process.terminate()
+            self._await_drained()
+        except KeyboardInterrupt:
+            # The second signal tells the server to finish nothing; a third interrupt leaves it to the kill.
+            with suppress(KeyboardInterrupt):
+                self._process.terminate()
+                self._wait_quietly(_HASTE_S)
+
+    def _await_drained(self) -> None:
+        """Until it has ended, or ``drain_s`` are over, or it has answered all and torn down long enough."""
+        deadline = time.monotonic() + self._drain_s
+        closed = False
+        while self._wait_quietly(_POLL_S) is None and time.monotonic() < deadline:
+            if not closed and not _is_listening(self.base_url):
+                closed, deadline = True, min(deadline, time.monotonic() + _TEARDOWN_S)
 
     def __enter__(self) -> Self:
         return self
@@ -267,11 +312,23 @@ class EngineProcess:
         )
 
 
-def _is_healthy(client: httpx.Client) -> bool:
+def _is_listening(base_url: str) -> bool:
+    url = httpx.URL(base_url)
     try:
-        return client.get("/health").status_code == httpx.codes.OK
-    except httpx.HTTPError:
+        socket.create_connection((url.host, url.port or 0), timeout=1.0).close()
+    except TimeoutError:
+        # Busy: it has not closed its socket.
+        return True
+    except OSError:
         return False
+    return True
+
+
+def _has_verdict(reply: httpx.Response) -> bool:
+    """Whether the self-test has ended; an answer that is none of the gateway's is not its verdict."""
+    if reply.headers.get("content-type") != "application/json":
+        return False
+    return reply.json().get("phase") not in (None, "starting", "testing")
 
 
 def reachable_host(host: str) -> str:

@@ -63,6 +63,7 @@ def make_service(engine_client: Any, state: State, args: Namespace, build: Build
     from decideploy.artifacts.digest import model_digest  # noqa: PLC0415
     from decideploy.decide import DecideService, DecisionHead, PromptEncoder, PromptWriter  # noqa: PLC0415
     from decideploy.decide.head import FILE_NAME as HEAD_FILE  # noqa: PLC0415
+    from decideploy.gateway import shared_metrics  # noqa: PLC0415
     from decideploy.serve.engine_settings import check_engine, find_adapter  # noqa: PLC0415
 
     model = model_folder(args.model)
@@ -91,6 +92,7 @@ def make_service(engine_client: Any, state: State, args: Namespace, build: Build
         model=state.openai_serving_models.base_model_paths[0].name,
         model_sha256=model_digest(model, adapter=Path(adapter.lora_path)),
         engine_info=engine_info(engine_client.vllm_config),
+        observers=(shared_metrics(),),
         build=build,
     )
 

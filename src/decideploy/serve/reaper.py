@@ -20,7 +20,10 @@ import time
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _POLL_S = 0.1
+_SWEEP_POLL_S = 0.02
 _SWEEP_S = 10.0
+# multiprocessing's tracker unlinks the shared memory of those that were killed, then ends by itself.
+_TRACKER, _TRACKER_S = b"resource_tracker", 2.0
 
 
 def main(argv: list[str]) -> int:
@@ -73,14 +76,26 @@ def _exit_status(status: int) -> int:
 
 def _sweep() -> None:
     """Kill descendants until none is left: each that dies hands its own children to us."""
-    deadline = time.monotonic() + _SWEEP_S
-    while time.monotonic() < deadline:
+    begin = time.monotonic()
+    while time.monotonic() < begin + _SWEEP_S:
+        patient = time.monotonic() < begin + _TRACKER_S
         for pid in _children():
-            _kill(pid, signal.SIGKILL)
+            if not (patient and _is_tracker(pid)):
+                _kill(pid, signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            ended, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
+        if not ended:
+            time.sleep(_SWEEP_POLL_S)
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return _TRACKER in file.read()
+    except OSError:
+        return False
 
 
 def _children() -> list[int]:

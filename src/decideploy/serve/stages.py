@@ -1,7 +1,8 @@
-"""``serve``: check the build, verify, probe, plan, launch, self-test, ready. A stage that fails raises."""
+"""``serve``: check the build, verify, probe, plan, launch, await the proof, ready. What fails raises."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -10,18 +11,20 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock
 from rich.console import Console
 
 from decideploy import __version__
 from decideploy.decide import DecideRequest, DecideResponse, print_decision
-from decideploy.errors import Error, ProbeError
+from decideploy.errors import ConfigError, EngineError, Error, ProbeError
+from decideploy.gateway import SETTINGS_VARIABLE, ServerSettings
+from decideploy.gateway.keys import read_keys
 from decideploy.hardware import HardwareReport, probe
 from decideploy.plan import LaunchPlan, Reconciliation, Workload, plan, print_plan, reconcile
 from decideploy.serve.engine_log import unwritable
@@ -29,7 +32,8 @@ from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.http_client import Client
 from decideploy.serve.launch import EngineProcess, check_port, check_port_number
 from decideploy.serve.questions import one_of_each_kind
-from decideploy.serve.selftest import SelfTestReport, print_selftest, selftest
+from decideploy.serve.selftest import Check, SelfTestReport, print_selftest
+from decideploy.serve.supervise import supervise
 
 if TYPE_CHECKING:
     from decideploy.artifacts import ModelFacts
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 _DRAIN_MARGIN_S = 10.0
+_SELFTEST_S = 600.0
+_STDERR_FD = 2
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +54,10 @@ class ServeOptions:
     asks one decision of each kind and stops. ``golden`` are recorded decisions for the self-test, default
     the model's own, where it has some. ``state_dir`` holds logs, compile caches and the demo model;
     default DECIDEPLOY_HOME, else ``decideploy`` in the user's cache folder. ``workload`` is the rest of the
-    plan's wishes; its host and port are replaced by these.
+    plan's wishes; its host and port are replaced by these, and its ``shutdown_timeout_s`` is the drain's.
+    ``settings`` are those of the gateway, ``access_log`` the file that it writes, None for standard error.
+    With ``restart`` "on-failure" an engine that dies after it was ready is started again, at most
+    ``max_restarts`` times in a row.
     """
 
     model: str | None = None
@@ -62,6 +72,10 @@ class ServeOptions:
     startup_timeout_s: float = 1200.0
     state_dir: Path | None = None
     workload: Workload = field(default_factory=Workload)
+    settings: ServerSettings = field(default_factory=ServerSettings)
+    access_log: Path | None = None
+    restart: Literal["never", "on-failure"] = "never"
+    max_restarts: int = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +112,7 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
     """
     console = _stage_console(options, console)
     _check_port(options)
+    keys = _check_keys(options, console)
     state_dir = state_folder(options.state_dir)
     build = _check_build(options, console)
     model = _model_folder(options, state_dir, console)
@@ -106,12 +121,18 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
     launch = _plan(facts, _probe(build, console), options, state_dir, console)
     if options.dry_run:
         return _finish_dry_run(launch, options, console)
-    with _stop_on_sigterm(), _engine(launch, options, state_dir) as engine:
-        result = _bring_up(engine, launch, golden, options, console)
+    with _stop_on_sigterm(), _settings(options, golden, state_dir) as settings:
+        engines = functools.partial(_engine, launch, options, state_dir, settings)
         if options.check:
-            return _finish_check(result, options, console)
-        _announce(result, options, console)
-        _run_until_stopped(engine, console)
+            with engines() as engine:
+                return _finish_check(_bring_up(engine, launch, options, console), keys, options, console)
+        result = supervise(
+            engines,
+            lambda engine: _bring_up(engine, launch, options, console),
+            lambda result: _announce(result, keys, options, console),
+            options,
+            console,
+        )
     console.print("stopped")
     return result
 
@@ -170,6 +191,15 @@ def _check_port(options: ServeOptions) -> None:
         check_port_number(options.port)
     else:
         check_port(options.host, options.port)
+
+
+def _check_keys(options: ServeOptions, console: Console) -> tuple[str, ...]:
+    """The API keys, read before the load as the server will read them after it."""
+    keys = read_keys(options.settings.api_key_file)
+    if not keys and options.host not in _LOOPBACK:
+        text = f"none: whoever reaches {options.host}:{options.port} may ask (docs/operate.md)"
+        _report(console, "keys", text, style="yellow")
+    return keys
 
 
 def _check_build(options: ServeOptions, console: Console) -> InstalledBuild | None:
@@ -265,10 +295,56 @@ def _finish_dry_run(launch: LaunchPlan, options: ServeOptions, console: Console)
     return result
 
 
-def _engine(launch: LaunchPlan, options: ServeOptions, state_dir: Path) -> EngineProcess:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SettingsFile:
+    """Where the gateway finds its settings, and the descriptor of its access log, which it inherits."""
+
+    path: Path
+    log_fd: int
+
+
+@contextmanager
+def _settings(options: ServeOptions, golden: Path | None, state_dir: Path) -> Iterator[_SettingsFile]:
+    """The gateway's settings as a file, for as long as engines read it."""
+    path = state_dir / "run" / f"settings-{options.port}.json"
+    with ExitStack() as stack:
+        log_fd = os.dup(_STDERR_FD) if options.access_log is None else _open_log(options.access_log)
+        stack.callback(os.close, log_fd)
+        settings = options.settings.model_copy(
+            update={
+                "drain_timeout_s": float(options.workload.shutdown_timeout_s),
+                "access_log": log_fd,
+                "golden": golden,
+            }
+        )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(settings.model_dump_json(indent=2), encoding="utf-8")
+        except OSError as error:
+            raise unwritable(path, error) from error
+        yield _SettingsFile(path=path, log_fd=log_fd)
+
+
+def _open_log(path: Path) -> int:
+    """Opened before the load, so that a path that cannot be written stops here."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise ConfigError(
+            f"the access log cannot be written: {error.strerror}",
+            where=f"--access-log {path}",
+            next_step="name a file in a writable folder",
+        ) from error
+
+
+def _engine(
+    launch: LaunchPlan, options: ServeOptions, state_dir: Path, settings: _SettingsFile
+) -> EngineProcess:
     return EngineProcess(
         launch.argv,
-        env=launch.env,
+        env={**launch.env, SETTINGS_VARIABLE: str(settings.path)},
+        keep_fds=(settings.log_fd,),
         host=options.host,
         port=options.port,
         log_path=state_dir / "logs" / f"engine-{options.port}.log",
@@ -288,14 +364,14 @@ def _golden(model: Path, options: ServeOptions, console: Console) -> Path | None
 
 
 def _bring_up(
-    engine: EngineProcess, launch: LaunchPlan, golden: Path | None, options: ServeOptions, console: Console
+    engine: EngineProcess, launch: LaunchPlan, options: ServeOptions, console: Console
 ) -> ServeResult:
     engine.start()
     _report(console, "launch", f"loading; log: {engine.log.path}")
     ready_s = engine.wait_ready(options.startup_timeout_s)
     observed = _reconcile(engine, launch, console)
     _report(console, "launch", f"answered after {ready_s:.1f} s")
-    proof = _selftest(engine, golden)
+    proof = read_proof(engine.wait_proven(_SELFTEST_S), engine.base_url)
     if proof.failures:
         print_selftest(proof, console)
     proof.raise_for_failures()
@@ -305,12 +381,18 @@ def _bring_up(
     )
 
 
-def _selftest(engine: EngineProcess, golden: Path | None) -> SelfTestReport:
-    """The report; a dead engine's own error comes before the one of the test that could not reach it."""
-    try:
-        return selftest(engine.base_url, golden=golden)
-    finally:
-        engine.check_alive()
+def read_proof(document: Mapping[str, Any], base_url: str) -> SelfTestReport:
+    """The self-test's report in the body of ``/ready``; EngineError when the test did not come to an end."""
+    if not document.get("selftest"):
+        raise EngineError(
+            "; ".join(document.get("reasons", ())) or "the server tells of no self-test",
+            where=f"{base_url}/ready",
+            next_step="the engine's log has the cause",
+        )
+    told = document["selftest"]
+    checks = tuple(Check(**check) for check in told["checks"])
+    others = {entry.name: told[entry.name] for entry in fields(SelfTestReport) if entry.name in told}
+    return SelfTestReport(**{**others, "url": base_url, "checks": checks})
 
 
 def _reconcile(engine: EngineProcess, launch: LaunchPlan, console: Console) -> Reconciliation:
@@ -331,9 +413,11 @@ def _reconcile(engine: EngineProcess, launch: LaunchPlan, console: Console) -> R
     return observed
 
 
-def _finish_check(result: ServeResult, options: ServeOptions, console: Console) -> ServeResult:
+def _finish_check(
+    result: ServeResult, keys: tuple[str, ...], options: ServeOptions, console: Console
+) -> ServeResult:
     assert result.base_url is not None
-    client = Client(result.base_url)
+    client = Client(result.base_url, api_key=keys[0] if keys else None)
     try:
         decisions = tuple((request, client.decide(request)) for request in one_of_each_kind())
     finally:
@@ -348,38 +432,21 @@ def _finish_check(result: ServeResult, options: ServeOptions, console: Console) 
     return checked
 
 
-def _announce(result: ServeResult, options: ServeOptions, console: Console) -> None:
+def _announce(result: ServeResult, keys: tuple[str, ...], options: ServeOptions, console: Console) -> None:
     if options.json:
         _print_json(result)
     _report(console, "ready", f"{result.base_url}")
-    console.print(example_command(str(result.base_url)), markup=False, highlight=False, soft_wrap=True)
+    command = example_command(str(result.base_url), with_key=bool(keys))
+    console.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
-def example_command(base_url: str) -> str:
-    """A curl command that asks ``/v1/decide``, as a shell reads it."""
+def example_command(base_url: str, *, with_key: bool = False) -> str:
+    """A curl command that asks ``/v1/decide``, as a shell reads it; the key is the reader's $API_KEY."""
     request = one_of_each_kind()[0]
     body = {"kind": request.kind, "state": request.state, "question": request.question}
-    return shlex.join(
-        [
-            "curl",
-            "-s",
-            f"{base_url}/v1/decide",
-            "-H",
-            "Content-Type: application/json",
-            "-d",
-            json.dumps(body),
-        ]
-    )
-
-
-def _run_until_stopped(engine: EngineProcess, console: Console) -> None:
-    """Return on SIGINT or SIGTERM; EngineError when the engine ends by itself."""
-    try:
-        engine.wait()
-    except KeyboardInterrupt:
-        console.print("stopping: requests in flight may finish")
-        return
-    engine.check_alive()
+    words = ["curl", "-s", f"{base_url}/v1/decide", "-H", "Content-Type: application/json"]
+    key = ' -H "Authorization: Bearer $API_KEY"' if with_key else ""
+    return f"{shlex.join(words)}{key} {shlex.join(['-d', json.dumps(body)])}"
 
 
 @contextmanager
