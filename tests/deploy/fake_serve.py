@@ -16,37 +16,23 @@ from decideploy.fake_server import Routes, Server
 
 
 class SlowRoutes(Routes):
-    def do_GET(self) -> None:  # noqa: N802 - http.server's name
-        if self.path != "/metrics":
-            super().do_GET()
-            return
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(f'vllm:num_requests_running{{engine="0"}} {float(self.server.slow)}\n'.encode())
-
     def do_POST(self) -> None:  # noqa: N802 - http.server's name
         if self.path == "/die":
             os._exit(9)
         if self.path == "/slow":
-            self.server.slow += 1
             print("answering slowly", flush=True)
             time.sleep(1.5)
-            # As vLLM: what is still held when SIGTERM comes may get an error.
-            self.answer({"slow": not self.server.stopping})
-            self.server.slow -= 1
+            self.answer({"slow": True})
             return
         super().do_POST()
 
 
 class DrainingServer(Server):
-    # Closing waits for the requests in flight, as the engine does.
+    # Closing waits for the requests in flight, as the gateway does.
     daemon_threads = False
     block_on_close = True
-    slow = 0
-    stopping = False
 
     def stop(self) -> None:
-        self.stopping = True
         threading.Thread(target=self.shutdown).start()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decideploy.deploy.modal import ModalConfig, load_config, offers
-from decideploy.deploy.modal.config import SERVE_STOP_S, STOP_S
+from decideploy.deploy.modal.config import SERVE_STOP_S
 from decideploy.errors import ConfigError
 from decideploy.hardware import known_cards
 from decideploy.serve import stages
@@ -50,7 +50,7 @@ def test_the_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"compute_regions": ["us-east", "moon"]}, "no region 'moon'"),
         ({"routing_region": "us-central"}, "no region 'us-central'"),
         ({"startup_timeout_s": 1199}, "startup_timeout_s"),
-        ({"exit_grace_period_s": STOP_S}, "cut the drain short"),
+        ({"exit_grace_period_s": SERVE_STOP_S}, "cut the drain short"),
         ({"min_containers": 5}, "above max_containers"),
         ({"target_concurrency": 65}, "429 comes first"),
         ({"revision": "main"}, "revision"),
@@ -90,4 +90,4 @@ def test_every_gpu_on_offer_is_a_known_card() -> None:
 def test_a_stop_of_serve_fits_into_the_time_that_is_left_for_it() -> None:
     drain = stages.ServeOptions().workload.shutdown_timeout_s
     assert drain + stages._DRAIN_MARGIN_S + 15 < SERVE_STOP_S
-    assert config().exit_grace_period_s > STOP_S
+    assert config().exit_grace_period_s > SERVE_STOP_S

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from control_plane import control_plane
@@ -15,7 +17,6 @@ from modal_checkout import REVISION, make_checkout
 from modal_container import Container, free_port, mark_verified, relocate, running
 
 from decideploy.decide import DecideResponse, ask
-from decideploy.deploy.modal.server import _requests_held
 
 pytestmark = pytest.mark.integration
 
@@ -24,6 +25,11 @@ CLIENTS = 24
 
 def decision(url: str, number: int) -> DecideResponse:
     return ask(url, kind="noul", question="Was the box whole?", state=f"Box {number} was torn. " * 40)
+
+
+def in_flight(url: str) -> float:
+    text = httpx.get(f"{url}/metrics", trust_env=False).text
+    return float(re.search(r"^decideploy_inflight (\S+)$", text, re.MULTILINE)[1])
 
 
 def test_decisions_in_flight_are_answered_after_sigterm(demo_model: Path, tmp_path: Path) -> None:
@@ -41,7 +47,7 @@ def test_decisions_in_flight_are_answered_after_sigterm(demo_model: Path, tmp_pa
             assert sum(decision(container.url, 0).probabilities) == pytest.approx(1)
             family = psutil.Process(container.process.pid).children(recursive=True)
             flying = [pool.submit(decision, container.url, number) for number in range(CLIENTS)]
-            container.until(lambda: _requests_held(container.url) > 0)
+            container.until(lambda: in_flight(container.url) > 0)
             os.kill(container.process.pid, signal.SIGTERM)
             assert not all(future.done() for future in flying)
             ended = [future.exception(120) for future in flying]

@@ -19,12 +19,10 @@ from decideploy.plan.workload import Workload
 
 CONFIG_FILE: Final = Path("deploy") / "modal.toml"
 DRAIN_S: Final = Workload().shutdown_timeout_s
-"""Seconds that requests in flight may take after SIGTERM, before the server is told to stop."""
+"""Seconds that requests in flight may take after SIGTERM: what ``decideploy serve`` gives them."""
 
 SERVE_STOP_S: Final = DRAIN_S + 30
-"""Seconds that ``decideploy serve`` may take to stop: its own drain, then the killing of what is left."""
-
-STOP_S: Final = DRAIN_S + SERVE_STOP_S
+"""Seconds that ``decideploy serve`` may take to stop: its drain, then the end of the engine's processes."""
 
 _GRACE_MARGIN_S: Final = 10
 _STARTUP_MARGIN_S: Final = 60
@@ -64,7 +62,7 @@ class ModalConfig(BaseModel):
     max_concurrency: int = Field(default=64, ge=1)
     scaledown_window_s: int = Field(default=900, ge=60, le=3600)
     startup_timeout_s: int = Field(default=1800, ge=1200, le=3600)
-    exit_grace_period_s: int = Field(default=STOP_S + 30, le=3600)
+    exit_grace_period_s: int = Field(default=SERVE_STOP_S + 60, le=3600)
     fill_timeout_s: int = Field(default=3600, ge=600, le=86_400)
     gpu_snapshot: bool = False
 
@@ -97,11 +95,11 @@ def _faults(config: ModalConfig) -> Iterator[str]:
         yield f"min_containers {config.min_containers} is above max_containers {config.max_containers}"
     if config.target_concurrency > config.max_concurrency:
         yield f"target_concurrency {config.target_concurrency} is above max_concurrency, so 429 comes first"
-    least = STOP_S + _GRACE_MARGIN_S
+    least = SERVE_STOP_S + _GRACE_MARGIN_S
     if config.exit_grace_period_s < least:
         yield (
             f"exit_grace_period_s {config.exit_grace_period_s} would cut the drain short: "
-            f"a stop may take {STOP_S} s, so give {least} or more"
+            f"a stop may take {SERVE_STOP_S} s, so give {least} or more"
         )
 
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from decideploy.deploy.modal.config import DRAIN_S, SERVE_STOP_S, ModalConfig
+from decideploy.deploy.modal.config import SERVE_STOP_S, ModalConfig
 from decideploy.errors import EngineError
 
 PORT: Final = 8000
 
 _REAPER: Final = Path(__file__).parents[2] / "serve" / "reaper.py"
 _KILL_WAIT_S: Final = 15.0
-_POLL_S: Final = 0.25
-_METRICS_TIMEOUT_S: Final = 5.0
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-_HELD: Final = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 def serve_command(config: ModalConfig, model: Path) -> tuple[str, ...]:
@@ -79,15 +72,15 @@ class ServedModel:
 
     def prove(self) -> None:
         """Run the self-test against the running server; its error stops the container."""
+        from decideploy.gateway.keys import read_keys  # noqa: PLC0415
         from decideploy.serve import selftest  # noqa: PLC0415
 
-        selftest(self.base_url).raise_for_failures()
+        key = next(iter(read_keys(None)), None)
+        selftest(self.base_url, api_key=key).raise_for_failures()
 
     def stop(self) -> None:
-        """Drain, then stop. EngineError when it had died before it was asked to stop."""
+        """SIGTERM, upon which it drains. EngineError when it had died before it was asked to stop."""
         died = self._ended.is_set() and not self._stopping.is_set()
-        if not died:
-            self._drain()
         status = self._end()
         if died:
             raise EngineError(
@@ -95,19 +88,6 @@ class ServedModel:
                 where="decideploy serve",
                 next_step="the lines above name the cause",
             )
-
-    def _drain(self) -> None:
-        """Wait until the engine has no request.
-
-        After SIGTERM vLLM's engine finishes what it holds, but its HTTP server goes on accepting, and what
-        reaches the engine from then on is answered with 502 or 503. So SIGTERM waits until nothing comes.
-        """
-        deadline = time.monotonic() + DRAIN_S
-        idle = 0
-        # Twice, because a request that is still being tokenized is in no queue yet.
-        while idle < 2 and time.monotonic() < deadline and not self._ended.is_set():
-            idle = 0 if _requests_held(self.base_url) else idle + 1
-            self._ended.wait(_POLL_S)
 
     def _spawn(self) -> None:
         read_end, self._lifeline = os.pipe()
@@ -187,16 +167,6 @@ class ServedModel:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
-
-
-def _requests_held(base_url: str) -> float:
-    """How many requests the engine runs or queues; 0 when it does not tell."""
-    try:
-        with _DIRECT.open(f"{base_url}/metrics", timeout=_METRICS_TIMEOUT_S) as reply:
-            text = reply.read().decode("utf-8")
-    except (OSError, ValueError):
-        return 0.0
-    return sum(float(value) for value in _HELD.findall(text))
 
 
 def _ready_document(line: str) -> dict[str, Any] | None:
