@@ -24,12 +24,12 @@ DUMMY = ("--load-format", "dummy")
 START_S = 420.0
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 CLIENTS = ((1, 256, 60), (8, 256, 240), (64, 256, 1536), (64, 512, 768))
-# Others than the measured one: text only on half the card, a wide batch, and Marlin with short sequences.
+# Others than the measured one; none of them changes what is compiled but the last.
 OTHERS = {
-    "half card, text, 8k": Workload(images=False, max_model_len=8192, gpu_memory_utilization=0.5),
-    "256 seqs, 8k batched": Workload(max_num_seqs=256, max_num_batched_tokens=8192),
-    "marlin, 32 seqs, 2k batched": Workload(
-        max_num_seqs=32, max_num_batched_tokens=2048, moe_backend="marlin", gpu_memory_utilization=0.7
+    "half card, 8k": Workload(max_model_len=8192, gpu_memory_utilization=0.5),
+    "256 sequences, 0.7": Workload(max_num_seqs=256, gpu_memory_utilization=0.7),
+    "text, 2k batched, marlin": Workload(
+        images=False, max_num_batched_tokens=2048, moe_backend="marlin", max_num_seqs=32
     ),
 }
 
@@ -125,13 +125,25 @@ def measure(name, url, prompts, figure):
     """Each length by one client, then several clients; the first answers of a length are reported apart."""
     for tokens in LENGTHS:
         first, answers = closed_loop(url, [prompts.body(tokens) for _ in range(5)], 1)
-        assert {answer["usage"]["prompt_tokens"] for answer in answers} == {tokens}
+        check(name, answers, tokens, figure)
         times, _ = closed_loop(url, [prompts.body(tokens) for _ in range(60)], 1)
         figure(f"{name}: {tokens} tokens, 1 client", f"{times}  (first {first.seconds[0] * 1000:.0f} ms)")
     for clients, tokens, count in CLIENTS:
         closed_loop(url, [prompts.body(tokens) for _ in range(2 * clients)], clients)
-        times, _ = closed_loop(url, [prompts.body(tokens) for _ in range(count)], clients)
+        times, answers = closed_loop(url, [prompts.body(tokens) for _ in range(count)], clients)
+        check(name, answers, tokens, figure)
         figure(f"{name}: {tokens} tokens, {clients} clients", str(times))
+
+
+def check(name, answers, tokens, figure):
+    """Random weights may make a step's numbers infinite, which the server tells: counted, not hidden."""
+    refused = [answer for answer in answers if answer["status"] != 200]
+    if refused:
+        figure(
+            f"{name}: {tokens} tokens, answers that are no decision", f"{len(refused)}: {refused[0]}"[:300]
+        )
+    assert {answer["status"] for answer in answers} <= {200, 502}
+    assert {answer["usage"]["prompt_tokens"] for answer in answers if "usage" in answer} <= {tokens}
 
 
 @pytest.mark.parametrize("name", OTHERS)
