@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 KEY, FILE_KEY = secrets.token_hex(16), secrets.token_hex(16)
 PRIVATE = "zanzibar-umbrella"
 QUESTION = {"kind": "noul", "state": f"The {PRIVATE} was torn.", "question": "Was it whole?"}
-MAX_CONCURRENCY, MAX_QUEUE, TIMEOUT_S = 4, 4, 12.0
+MAX_CONCURRENCY, MAX_QUEUE, TIMEOUT_S = 4, 4, 25.0
 OPEN_ROUTES = {"/live", "/ready"}
 
 
@@ -182,7 +182,7 @@ def test_a_full_queue_is_429_with_a_time(operated):
 
     with ThreadPoolExecutor(MAX_CONCURRENCY + MAX_QUEUE) as pool:
         held = [pool.submit(hold) for _ in range(MAX_CONCURRENCY + MAX_QUEUE)]
-        until(lambda: operated.metric("decideploy_queue_depth") == MAX_QUEUE, 8)
+        until(lambda: operated.metric("decideploy_queue_depth") == MAX_QUEUE, 20)
         with operated.client() as client:
             replies = {path: client.post(path, json=QUESTION) for path in ("/v1/decide", "/v1/systemone")}
             assert client.get("/v1/models").status_code == 200
@@ -272,7 +272,7 @@ def test_sigterm_finishes_what_is_in_flight_and_leaves_nothing(operated, figure)
     first = threading.Event()
 
     def stream() -> list[str]:
-        body = operated.long_text(300, stream=True)
+        body = operated.long_text(600, stream=True)
         with operated.client() as client, client.stream("POST", "/v1/completions", json=body) as reply:
             events = []
             for line in reply.iter_lines():

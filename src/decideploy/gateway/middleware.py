@@ -34,6 +34,8 @@ _ENGINE_PATHS: Final = frozenset(
     }
 )
 _CLOSING_PHASES: Final = frozenset({"draining", "failed"})
+# The self-test and the canary have limits of their own, which a small limit of clients must not undercut.
+_INTERNAL_TIMEOUT_S: Final = 600.0
 _WEBSOCKET_POLICY, _WEBSOCKET_TRY_AGAIN = 1008, 1013
 
 
@@ -142,8 +144,10 @@ class Gateway:
         if refusal := self._refusal(scope, caller) or self._refusal_of_size(headers):
             await exchange.refuse(refusal)
             return
-        free = scope["method"] in _CHEAP_METHODS or (caller is not None and caller.internal)
-        await exchange.run(self._app if free else self._in_slot, self._settings.request_timeout_s)
+        internal = caller is not None and caller.internal
+        free = internal or scope["method"] in _CHEAP_METHODS
+        timeout_s = _INTERNAL_TIMEOUT_S if internal else self._settings.request_timeout_s
+        await exchange.run(self._app if free else self._in_slot, timeout_s)
 
     async def _in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._admission.slot():
