@@ -16,6 +16,7 @@ PYPROJECT = """\
 dependencies = ["numpy>=2"]
 [project.optional-dependencies]
 gpu = ["six"]
+server = ["idna"]
 [dependency-groups]
 test = ["pytest"]
 lint = ["ruff"]
@@ -101,8 +102,8 @@ def test_own_requirements_of_each_purpose(tool: ModuleType):
         for purpose in ("runtime", "development")
     )
     cuda = load_recipe("cuda")
-    assert tool.wanted(recipe, runtime) == ["numpy>=2"]
-    assert tool.wanted(cuda, runtime) == ["numpy>=2", "six"]
+    assert tool.wanted(recipe, runtime) == ["numpy>=2", "idna"]
+    assert tool.wanted(cuda, runtime) == ["numpy>=2", "six", "idna"]
     assert tool.wanted(recipe, development) == ["pytest", "ruff"]
 
 
