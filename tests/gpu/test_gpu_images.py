@@ -11,8 +11,9 @@ from decideploy.decide import PromptEncoder
 
 pytestmark = pytest.mark.gpu
 
-# A causal reading of the image tokens is off by up to 0.14.
-MEAN_BOUND, LARGEST_BOUND = 0.02, 0.06
+# In bfloat16 the reference differs from itself in float32 by 0.011 in the mean and by 0.032 at most. Image
+# tokens that attended causally would move these decisions by 0.06 in the mean and by 0.18 at most.
+MEAN_BOUND, LARGEST_BOUND = 0.025, 0.08
 
 
 @pytest.fixture(scope="module")
