@@ -3,7 +3,7 @@
 python vllm_app.py PORT
 
 POST /kill makes the engine die as vLLM's monitor tells it; POST /v1/wait works until it is cancelled and
-GET /stopped tells how often that was; POST /v1/completions/stream streams for a second.
+GET /stopped tells how often that was; POST /v1/completions/stream streams for four seconds.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ def add_routes(app: FastAPI, engine: Engine) -> None:
     @app.post("/v1/completions/stream")
     async def stream() -> StreamingResponse:
         async def events():
-            for number in range(10):
+            for number in range(40):
                 yield f"data: {number}\n\n"
                 await asyncio.sleep(0.1)
 

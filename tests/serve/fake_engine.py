@@ -42,7 +42,7 @@ def main(port: int, behaviour: str, pid_file: str) -> None:
     print("INFO Available KV cache memory: 2.5 GiB")
     print("INFO GPU KV cache size: 1,100,145 tokens, Maximum concurrency 3x", flush=True)
     server = http.server.HTTPServer(("127.0.0.1", port), Health)
-    if behaviour == "shares":
+    if behaviour.endswith("shares"):
         block = shared_memory.SharedMemory(create=True, size=16)
         Path(pid_file).write_text(f"{os.getpid()} {block.name}")
     if behaviour == "lingers":

@@ -176,15 +176,17 @@ def test_an_engine_that_answered_all_gets_seconds_to_end(
     assert time.monotonic() - begin < 10
 
 
-def test_a_killed_engine_leaves_no_shared_memory(port: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_killed_engine_leaves_no_shared_memory(dies: bool, port: int, tmp_path: Path) -> None:
     told = tmp_path / "pids"
-    with engine("shares", port, tmp_path) as running:
+    with engine("deaf-shares", port, tmp_path, drain_s=0.3) as running:
         running.start()
         running.wait_ready(20)
         pid, name = told.read_text().split()
         assert Path("/dev/shm", name).exists()
-        os.kill(int(pid), signal.SIGKILL)
-        assert running.wait() == 128 + signal.SIGKILL
+        if dies:
+            os.kill(int(pid), signal.SIGKILL)
+            assert running.wait() == 128 + signal.SIGKILL
     assert not Path("/dev/shm", name).exists()
 
 

@@ -76,6 +76,7 @@ class Lifecycle:
 
     def start(self, app: Any) -> None:
         """The application's routes are up. Its signals are taken here, after the engine took them."""
+        _log_with_the_engine()
         state = getattr(app, "state", None)
         self._engine = getattr(state, "engine_client", None)
         self._server = getattr(state, "server", None)
@@ -190,6 +191,14 @@ class Lifecycle:
             self._readiness.canary_failed()
         else:
             self._readiness.progress()
+
+
+def _log_with_the_engine() -> None:
+    """Our loggers have no output of their own: where the engine's lines go, ours go."""
+    ours, theirs = logging.getLogger("decideploy"), logging.getLogger("vllm")
+    if theirs.handlers and not ours.handlers:
+        ours.handlers, ours.propagate = list(theirs.handlers), False
+        ours.setLevel(theirs.level or logging.INFO)
 
 
 def own_url(args: Any) -> str:

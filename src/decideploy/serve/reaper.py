@@ -65,7 +65,8 @@ def _wait(child: int, lifeline: int) -> int:
             return _exit_status(status)
         readable, _, _ = select.select([lifeline], [], [], _POLL_S)
         if readable:
-            _kill_group(child)
+            # Not its whole group: the tracker is in it.
+            _kill(child, signal.SIGKILL)
             return _exit_status(os.waitpid(child, 0)[1])
 
 
@@ -101,12 +102,6 @@ def _is_tracker(pid: int) -> bool:
 def _children() -> list[int]:
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
         return [int(pid) for pid in file.read().split()]
-
-
-def _kill_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-    _kill(leader, signal.SIGKILL)
 
 
 def _kill(pid: int, number: int) -> None:
