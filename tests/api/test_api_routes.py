@@ -48,6 +48,13 @@ def test_every_error_has_its_dialect_s_envelope(
     assert reply.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("path", [*PATHS, "/v1/decide/info", "/v1/models"])
+def test_an_unknown_method_is_405_on_every_route(encoder: PromptEncoder, path: str) -> None:
+    reply = send(make_app(encoder), "TRACE", path)
+    assert reply.status_code == 405
+    assert reply.headers["allow"] == ("POST" if path in PATHS else "GET")
+
+
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_an_unexpected_error_is_told_as_500_and_no_more(
     encoder: PromptEncoder, path: str, caplog: pytest.LogCaptureFixture
@@ -141,5 +148,7 @@ def test_the_description_is_whole(encoder: PromptEncoder) -> None:
     assert set(answers["discriminator"]["mapping"]) == {"noul", "choice", "score"}
     answers = components["DecisionsResponse"]["properties"]["answers"]["items"]
     assert set(answers["discriminator"]["mapping"]) == {"predicate", "choice", "score", "refusal"}
+    decide = schema["paths"]["/v1/decide"]["post"]["requestBody"]["content"]["application/json"]
+    assert set(decide["examples"]) == {"noul", "score", "choice"}
     assert components["SystemOneRequest"]["examples"]
     assert components["DecisionsRequest"]["examples"]

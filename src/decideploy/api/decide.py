@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Request
 
 from decideploy.api.errors import DECIDE, GATE_STATUSES, POST_STATUSES
 from decideploy.api.route import DecideRoute, request_id, unless_client_leaves
 from decideploy.decide import DecideRequest, DecideResponse, DecideService, Decision, InfoResponse
 from decideploy.decide.schema import DebugReport, ThinkingReport, Usage
+
+PARCEL: Final = "The parcel arrived two weeks late and the box was torn."
+EXAMPLES: Final[dict[str, Any]] = {
+    "noul": {"value": {"kind": "noul", "state": PARCEL, "question": "Was the box whole?"}},
+    "score": {"value": {"kind": "score", "state": {"report": PARCEL}, "question": "How bad is it?"}},
+    "choice": {
+        "value": {
+            "kind": "choice",
+            "state": ["The report:", {"text": PARCEL}],
+            "question": "What should we offer?",
+            "options": ["an apology", "a refund", "a replacement"],
+        }
+    },
+}
 
 router = APIRouter(route_class=DecideRoute, tags=["decide"])
 
@@ -15,7 +31,9 @@ router = APIRouter(route_class=DecideRoute, tags=["decide"])
 @router.post(  # type: ignore[untyped-decorator]
     "/v1/decide", responses=DECIDE.responses(POST_STATUSES), response_model_exclude_none=True
 )
-async def post_decide(body: DecideRequest, raw_request: Request) -> DecideResponse:
+async def post_decide(
+    body: Annotated[DecideRequest, Body(openapi_examples=EXAMPLES)], raw_request: Request
+) -> DecideResponse:
     """Probabilities of the options, given the state and the question."""
     service: DecideService = raw_request.app.state.decideploy
     work = service.decide(body, request_id=request_id(raw_request))

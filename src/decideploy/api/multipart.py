@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from python_multipart.exceptions import FormParserError
@@ -13,6 +14,9 @@ from decideploy.decide import RequestError
 MEDIA_TYPE: Final = "multipart/form-data"
 # Far more than a request may bring images.
 MAX_PARTS: Final = 64
+
+# It logs what it raises as well; a client's fault is told to the client.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 def read_parts(content_type: str, body: bytes) -> dict[str, bytes]:

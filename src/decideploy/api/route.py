@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from decideploy.api.content import content_fault
@@ -25,6 +26,11 @@ class DecideRoute(APIRoute):  # type: ignore[misc]
     """A route that answers each of its errors with the envelope of its dialect."""
 
     dialect: ClassVar[Dialect] = DECIDE
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As Starlette, but by the path alone: no later route answers to a method that this one lacks."""
+        match, child_scope = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Starlette's entry to the route; a method that it does not have is an error of ours as well."""
