@@ -376,6 +376,18 @@ def test_only_answers_of_the_engine_are_signs_of_life() -> None:
     asyncio.run(story())
 
 
+def test_an_engine_that_fails_for_long_counts_as_dead() -> None:
+    async def story() -> None:
+        async with served(failures_in_a_row=1, canary_s=0.02, give_up_s=0.2, dead_linger_s=0.0) as server:
+            server.app.status = 503
+            await until(lambda: server.gateway.readiness.phase == "failing")
+            assert not server.app.state.server.should_exit
+            await until(lambda: server.app.state.server.should_exit)
+            assert "failed for 0.2 s" in (await server.ready())["reasons"][0]
+
+    asyncio.run(story())
+
+
 def test_each_request_is_one_line_and_one_count() -> None:
     async def story() -> None:
         async with served(keys=KEY) as server:

@@ -67,6 +67,7 @@ class Lifecycle:
         self._ticked_at = time.monotonic()
         self._draining = False
         self._hurry = False
+        self._failing_at: float | None = None
         self.engine_is_dead = False
 
     @property
@@ -137,6 +138,7 @@ class Lifecycle:
         while True:
             self._ticked_at = time.monotonic()
             self.check_engine()
+            self._check_failing()
             if fault := self._keys.refresh():
                 logger.error("the API keys stay as they were: %s", fault)
             if self._readiness.phase == "starting" and getattr(self._server, "started", True):
@@ -147,11 +149,22 @@ class Lifecycle:
 
     def check_engine(self) -> None:
         """Refuse everything from the moment that the engine is dead, and end soon after."""
-        if self.engine_is_dead or self._engine is None or not self._engine.errored:
+        if not self.engine_is_dead and self._engine is not None and self._engine.errored:
+            self._bury("the engine has died")
+
+    def _check_failing(self) -> None:
+        """An engine that hangs does not die by itself: whoever waits for that waits for ever."""
+        if self._readiness.phase != "failing":
+            self._failing_at = None
             return
+        self._failing_at = self._failing_at or time.monotonic()
+        if time.monotonic() - self._failing_at > self._settings.give_up_s:
+            self._bury(f"the engine has failed for {self._settings.give_up_s:g} s")
+
+    def _bury(self, reason: str) -> None:
         self.engine_is_dead = True
-        logger.error("the engine has died")
-        self._readiness.fail("the engine has died")
+        logger.error(reason)
+        self._readiness.fail(reason)
         self._cut_all(ENGINE_DEAD)
         asyncio.get_running_loop().call_later(self._settings.dead_linger_s, self._exit)
 

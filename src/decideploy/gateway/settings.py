@@ -22,8 +22,9 @@ class ServerSettings(BaseModel):
     request's arrival, its wait included. ``drain_timeout_s`` is how long requests in flight may take after
     SIGTERM. A server fails when ``failures_in_a_row`` requests failed in the engine, the last of them a
     canary, or when nothing was answered for ``stall_s``; a canary is sent after ``canary_s`` without an
-    answer. ``dead_linger_s`` is how long requests are refused after the engine's death before the process
-    ends. ``access_log`` is a file, or the number of an open file descriptor; standard output is 1.
+    answer. An engine that fails for ``give_up_s`` without a pause counts as dead. ``dead_linger_s`` is how
+    long requests are refused after the engine's death before the process ends. ``access_log`` is a file, or
+    the number of an open file descriptor; standard output is 1.
     ``golden`` is a file of golden decisions that the self-test compares with.
     """
 
@@ -39,6 +40,7 @@ class ServerSettings(BaseModel):
     failures_in_a_row: int = Field(default=3, ge=1)
     stall_s: float = Field(default=60.0, gt=0)
     canary_s: float = Field(default=20.0, gt=0)
+    give_up_s: float = Field(default=600.0, gt=0)
     dead_linger_s: float = Field(default=2.0, ge=0)
     access_log: Path | int = 1
     golden: Path | None = None
