@@ -5,6 +5,7 @@ The tests share one server and run in order: the last two restart and end it.
 
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -30,6 +31,7 @@ PRIVATE = "zanzibar-umbrella"
 QUESTION = {"kind": "noul", "state": f"The {PRIVATE} was torn.", "question": "Was it whole?"}
 MAX_CONCURRENCY, MAX_QUEUE, TIMEOUT_S = 4, 4, 25.0
 OPEN_ROUTES = {"/live", "/ready"}
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "decideploy.json"
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ def test_ids_logs_and_metrics(operated):
     assert 'decideploy_requests_total{dialect="decide"' in text
     assert "vllm:num_requests_running" in text
     assert "decideploy_ready 1.0" in text
+    asked = set(re.findall(r"vllm:\w+", DASHBOARD.read_text("utf-8")))
+    assert [name for name in sorted(asked) if f"\n{name}{{" not in text] == []
     until(lambda: '"seven"' in operated.access_log.read_text(), 5)
     lines = [json.loads(line) for line in operated.access_log.read_text().splitlines()]
     line = next(line for line in lines if line["request_id"] == "seven")
