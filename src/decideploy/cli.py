@@ -400,7 +400,7 @@ def _bench(options: argparse.Namespace, console: Console) -> int:
     if options.out is not None:
         write_tables(report, options.out)
         draw_report(report, options.out)
-    return 0
+    return 0 if report.complete else 130
 
 
 def _selftest(options: argparse.Namespace, console: Console) -> int:

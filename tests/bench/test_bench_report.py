@@ -42,6 +42,7 @@ RATIO = Ratio(
     goal=1.1,
 )
 REPORT = BenchReport(
+    complete=True,
     url="http://server",
     model="demo",
     build="0.30.0",

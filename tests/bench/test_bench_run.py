@@ -134,3 +134,18 @@ def test_the_generator_itself_costs_little(capsys: pytest.CaptureFixture[str]) -
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     # The server shares this process here, so that its cost is in the figure as well.
     assert 0 < row["client_cpu_ms"] < 50
+
+
+def test_an_interrupt_keeps_what_was_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_args: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("decideploy.bench.run.under_rate", interrupted)
+    arguments = ["--clients", "1", "--rate", "9", "--json"]
+    with wire_server(answer) as server:
+        assert main(["bench", "--url", server.url, *arguments, *SHORT]) == 130
+    report = json.loads(capsys.readouterr().out)
+    assert report["complete"] is False
+    assert [row["load"] for row in report["rows"]] == ["1 clients"]

@@ -21,8 +21,9 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchReport:
-    """Every row and ratio of one run."""
+    """Every row and ratio of one run; ``complete`` is False for one that was interrupted."""
 
+    complete: bool
     url: str
     model: str
     build: str

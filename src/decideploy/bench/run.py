@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from decideploy.bench.figures import Ratio, Row
@@ -56,31 +56,49 @@ def bench(
     """Measure the server at ``url``; ``told`` hears of each row as it is there.
 
     Raises EngineError when the server cannot be reached before the load starts; failures under load are
-    counted in the rows.
+    counted in the rows. An interrupt ends the run with what was measured, if anything was.
     """
-    return asyncio.run(_bench(url, options, api_key=api_key, timeout_s=timeout_s, told=told))
+    measured = Measurements(told=told)
+    try:
+        asyncio.run(measured.take(url, options, api_key=api_key, timeout_s=timeout_s))
+    except KeyboardInterrupt:
+        if not measured.rows:
+            raise
+    return measured.report(url, options.pace.seed)
 
 
-async def _bench(
-    url: str, options: BenchOptions, *, api_key: str | None, timeout_s: float, told: Callable[[Row], None]
-) -> BenchReport:
-    rows: list[Row] = []
-    ratios: list[Ratio] = []
-    async with connected(url, api_key=api_key, timeout_s=timeout_s) as target:
-        info = await target.ask(INFO_PATH)
-        async for new_rows, new_ratios in measurements(target, options, info):
-            for row in new_rows:
-                told(row)
-            rows += new_rows
-            ratios += new_ratios
-    return BenchReport(
-        url=url,
-        model=info["model"],
-        build=info["build"]["version"],
-        seed=options.pace.seed,
-        rows=tuple(rows),
-        ratios=tuple(ratios),
-    )
+@dataclass(kw_only=True, slots=True)
+class Measurements:
+    """What one run has measured so far."""
+
+    told: Callable[[Row], None]
+    info: Mapping[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
+    complete: bool = False
+
+    async def take(self, url: str, options: BenchOptions, *, api_key: str | None, timeout_s: float) -> None:
+        """Measure everything that ``options`` ask for."""
+        async with connected(url, api_key=api_key, timeout_s=timeout_s) as target:
+            self.info = await target.ask(INFO_PATH)
+            async for rows, ratios in measurements(target, options, self.info):
+                for row in rows:
+                    self.told(row)
+                self.rows += rows
+                self.ratios += ratios
+        self.complete = True
+
+    def report(self, url: str, seed: int) -> BenchReport:
+        """The report of what is there."""
+        return BenchReport(
+            complete=self.complete,
+            url=url,
+            model=self.info["model"],
+            build=self.info["build"]["version"],
+            seed=seed,
+            rows=tuple(self.rows),
+            ratios=tuple(self.ratios),
+        )
 
 
 async def measurements(
