@@ -83,6 +83,22 @@ def test_gpu_is_read_through_nvml(root: Path) -> None:
     assert nvml.shut_down
 
 
+class NvmlWithReserved(FakeNvml):
+    """A driver that tells what it keeps for itself: these are an H200's figures."""
+
+    nvmlMemory_v2 = 0x2000028  # noqa: N815
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: object, version: int | None = None) -> SimpleNamespace:  # noqa: N802
+        total, free = 150_754_820_096, 150_109_880_320
+        return SimpleNamespace(total=total, free=free, **({"reserved": total - free} if version else {}))
+
+
+def test_total_is_what_cuda_can_take(root: Path) -> None:
+    (gpu,) = probe(nvml=NvmlWithReserved(), root=root, environ={"HOME": str(root)}).gpus
+    assert gpu.total_bytes.value == gpu.free_bytes.value == 150_109_880_320
+    assert gpu.total_bytes.source == "nvmlDeviceGetMemoryInfo.total - reserved"
+
+
 def test_one_unreadable_value_is_unknown_and_hides_no_other(root: Path) -> None:
     report = probe(nvml=FakeNvml(nvmlDeviceGetMemoryInfo=3), root=root, environ={"HOME": str(root)})
     (gpu,) = report.gpus

@@ -11,7 +11,7 @@ from decideploy.cli import main
 from decideploy.errors import CapacityError
 from decideploy.hardware import card_report
 from decideploy.plan import Workload, plan
-from decideploy.plan.memory import KvShape, step_terms, vision_terms, weight_terms
+from decideploy.plan.memory import KvShape, repacked_terms, step_terms, vision_terms, weight_terms
 
 
 def test_block_and_floor_are_those_of_the_26b_shape() -> None:
@@ -215,3 +215,11 @@ def assert_not_less(small: object, large: object) -> None:
     assert large is not None
     assert large.memory.kv_cache_bytes >= small.memory.kv_cache_bytes
     assert large.max_model_len >= small.max_model_len
+
+
+def test_humming_pads_the_experts() -> None:
+    """704 columns become 768 and 1,408 become 1,536: one part in eleven."""
+    facts = facts_26b()
+    (padding,) = repacked_terms(facts, "humming")
+    assert padding.size_bytes == facts.weight_bytes["experts"] // 11
+    assert repacked_terms(facts, "marlin") == ()

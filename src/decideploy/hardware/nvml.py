@@ -28,7 +28,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetName(self, handle: Any) -> str: ...  # noqa: D102, N802
     def nvmlDeviceGetUUID(self, handle: Any) -> str: ...  # noqa: D102, N802
     def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...  # noqa: D102, N802
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...  # noqa: D102, N802
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int | None = None) -> Any: ...  # noqa: D102, N802
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...  # noqa: D102, N802
 
 
@@ -144,7 +144,7 @@ def _read(nvml: Nvml, visible_devices: str | None) -> GpuReading:
 
 
 def _gpu(nvml: Nvml, index: int, handle: Any, visible_devices: str | None) -> Gpu:
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    memory = _memory(nvml, handle)
     uuid = _ask(nvml, "nvmlDeviceGetUUID", lambda: nvml.nvmlDeviceGetUUID(handle))
     return Gpu(
         index=index,
@@ -154,7 +154,7 @@ def _gpu(nvml: Nvml, index: int, handle: Any, visible_devices: str | None) -> Gp
             "nvmlDeviceGetCudaComputeCapability",
             lambda: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(handle)),
         ),
-        total_bytes=_part(memory, "total"),
+        total_bytes=_usable(memory),
         free_bytes=_part(memory, "free"),
         uuid=uuid,
         holders=_ask(nvml, "nvmlDeviceGetComputeRunningProcesses", lambda: _holders(nvml, handle)),
@@ -168,6 +168,27 @@ def _ask(nvml: Nvml, source: str, question: Callable[[], T]) -> Reading[T]:
         return Reading(value=question(), source=source)
     except nvml.NVMLError as error:
         return unknown(f"{source}: {error}")
+
+
+def _memory(nvml: Nvml, handle: Any) -> Reading[Any]:
+    """The second form of the memory info, which tells what the driver keeps; the first where that fails."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    if version is not None:
+        told = _ask(
+            nvml, "nvmlDeviceGetMemoryInfo", lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=version)
+        )
+        if told.known:
+            return told
+    return _ask(nvml, "nvmlDeviceGetMemoryInfo", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+
+
+def _usable(memory: Reading[Any]) -> Reading[int]:
+    """What CUDA calls the total, of which the engine takes its share: the driver's own part is not in it."""
+    reserved = int(getattr(memory.value, "reserved", 0))
+    total = _part(memory, "total")
+    if total.value is None or not reserved:
+        return total
+    return Reading(value=total.value - reserved, source=f"{total.source} - reserved")
 
 
 def _part(memory: Reading[Any], name: str) -> Reading[int]:

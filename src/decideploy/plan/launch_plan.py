@@ -133,6 +133,7 @@ def _engine_rank(adapter: AdapterFacts) -> int:
 def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workload, rank: int) -> _Choices:
     gpu = _chosen_gpu(hardware, workload)
     kernel = _kernel(facts, gpu, hardware, workload)
+    backend = workload.moe_backend or (kernel.backend if kernel else None)
     total, free, source = _gpu_memory(gpu, hardware)
     utilization = _utilization(total, free, workload)
     batched = _gpu_batched_tokens(total, workload)
@@ -140,6 +141,7 @@ def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workloa
     step = mem.step_terms(facts, max_num_seqs=workload.max_num_seqs, batched_tokens=batched)
     terms = (
         *mem.weight_terms(facts, images=workload.images, lora_rank=rank),
+        *mem.repacked_terms(facts, backend),
         *step,
         *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),
         *mem.cuda_terms(len(sizes)),
@@ -152,7 +154,6 @@ def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workloa
     memory = _memory(
         terms, shape, length=length, batched=batched, available=available, where=f"GPU {gpu.index}"
     )
-    backend = workload.moe_backend or (kernel.backend if kernel else None)
     attention = attention_backend(gpu.compute_capability.value, packages=hardware.host.packages.value)
     return _Choices(
         flags=(

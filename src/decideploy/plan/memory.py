@@ -147,6 +147,28 @@ def weight_terms(facts: ModelFacts, *, images: bool, lora_rank: int) -> tuple[Me
     )
 
 
+def repacked_terms(facts: ModelFacts, backend: str | None) -> tuple[MemoryTerm, ...]:
+    """What an expert kernel's own layout adds to the stored experts."""
+    if backend != "humming":
+        return ()
+    inner, hidden = facts.moe_intermediate_size, facts.hidden_size
+    # [2 inner, hidden] and [hidden, inner]; vLLM pads outputs to 256 and inputs to 128.
+    stored = 3 * inner * hidden
+    padded = _padded(2 * inner, 256) * _padded(hidden, 128) + _padded(hidden, 256) * _padded(inner, 128)
+    added = facts.weight_bytes["experts"] * (padded - stored) // stored
+    return (
+        MemoryTerm(
+            name="weights: experts' padding",
+            size_bytes=added,
+            formula="outputs to 256, inputs to 128 for humming",
+        ),
+    )
+
+
+def _padded(size: int, multiple: int) -> int:
+    return _ceil_div(size, multiple) * multiple
+
+
 def step_terms(facts: ModelFacts, *, max_num_seqs: int, batched_tokens: int) -> tuple[MemoryTerm, ...]:
     """What one step takes at its peak, linear in sequences and in batched tokens."""
     vocab = facts.vocab_size
