@@ -82,7 +82,9 @@ async def connected(url: str, *, api_key: str | None, timeout_s: float) -> Async
     import aiohttp  # noqa: PLC0415
 
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        # Idle connections end here before the server ends them (vLLM after 5 s): a request that meets the
+        # server's end of a connection would count as unanswered.
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         headers=headers(api_key),
     ) as session:
