@@ -186,11 +186,11 @@ def test_a_body_of_the_largest_size_is_read_and_a_byte_more_is_not(encoder: Prom
     reply = post(encoder, content=content + b" ", headers=JSON_HEADERS)
     error = ErrorEnvelope.model_validate_json(reply.content).error
     assert (reply.status_code, error.code) == (413, "body_too_large")
-    assert "8 MiB" in error.message
+    assert "24 MiB" in error.message
 
 
 @pytest.mark.parametrize(
-    ("headers", "chunks_read"), [({}, 9), ({"content-length": str(MAX_BODY_BYTES + 1)}, 0)]
+    ("headers", "chunks_read"), [({}, 25), ({"content-length": str(MAX_BODY_BYTES + 1)}, 0)]
 )
 def test_no_more_of_a_large_body_is_read_than_needed(
     encoder: PromptEncoder, headers: dict[str, str], chunks_read: int
@@ -322,4 +322,4 @@ def test_openapi_lists_the_errors(encoder: PromptEncoder) -> None:
     assert set(responses) == {"200", "400", "401", "413", "415", "422", "429", "500", "502", "503", "504"}
     reference = responses["422"]["content"]["application/json"]["schema"]["$ref"]
     assert reference.endswith("/ErrorEnvelope")
-    assert "8 MiB" in responses["413"]["description"]
+    assert "24 MiB" in responses["413"]["description"]

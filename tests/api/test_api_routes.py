@@ -34,7 +34,7 @@ def message(path: str, document: Any) -> str:
             "POST ",
             {"content": b"", "headers": {"content-type": "application/json", "content-length": "9000000"}},
             413,
-            "8 MiB",
+            "24 MiB",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from email.message import Message
 from typing import Any, Final, NoReturn, Self
@@ -11,14 +12,16 @@ from fastapi import Request
 
 from decideploy.decide import RequestError
 
-# 32 bytes for each of 262,144 tokens, the longest context there is; a body is held and parsed as a whole.
-MAX_BODY_BYTES: Final = 8 * 2**20
+# 16 MiB of images in base64, and room for their text; a body is held and parsed as a whole.
+MAX_BODY_BYTES: Final = 24 * 2**20
+# Parsing a larger one takes long enough to be done where the event loop can go on.
+LONG_BODY_BYTES: Final = 2**20
 # A window larger than the largest body serves nobody but an attacker: it is memory held while decoding.
 MAX_WINDOW_LOG: Final = (MAX_BODY_BYTES - 1).bit_length()
 
 
 class StrictJsonRequest(Request):  # type: ignore[misc]
-    """A request whose body is JSON as RFC 8259 has it: no NaN, no Infinity, no key twice; 8 MiB at most.
+    """A request whose body is JSON as RFC 8259 has it: no NaN, no Infinity, no key twice; 24 MiB at most.
 
     The body may be compressed with zstd; the limit holds for both sizes.
     """
@@ -38,7 +41,11 @@ class StrictJsonRequest(Request):  # type: ignore[misc]
     async def json(self) -> Any:
         """The body, parsed once; RequestError(400) when it is not JSON."""
         if not hasattr(self, "_json"):
-            self._json = parse_json(await self.body())
+            content = await self.body()
+            if len(content) < LONG_BODY_BYTES:
+                self._json = parse_json(content)
+            else:
+                self._json = await asyncio.to_thread(parse_json, content)
         return self._json
 
     def with_document(self, document: bytes) -> Self:
