@@ -32,7 +32,7 @@ def message(path: str, document: Any) -> str:
         ("POST ", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 415, "must be JSON"),
         (
             "POST ",
-            {"content": b"", "headers": {"content-type": "application/json", "content-length": "9000000"}},
+            {"content": b"", "headers": {"content-type": "application/json", "content-length": "26000000"}},
             413,
             "24 MiB",
         ),
