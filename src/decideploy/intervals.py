@@ -24,7 +24,7 @@ class Interval:
     @classmethod
     def of(cls, value: float, resampled: ArrayLike) -> Interval:
         """``value`` with the percentiles of what it is in the resamples."""
-        low, high = np.percentile(resampled, PERCENTILES)
+        low, high = np.percentile(np.asarray(resampled, dtype=np.float64), PERCENTILES)
         return cls(value=float(value), low=float(low), high=float(high))
 
 
