@@ -16,8 +16,8 @@ import numpy as np
 from decideploy.calibrate.fit import Floats, Labels
 from decideploy.intervals import RESAMPLES, Interval
 
-# So many resamples are drawn at once: the counts of 100,000 examples then take 40 MB.
-BLOCK: Final = 50
+# So many counts are drawn at once: 32 MB of them.
+BLOCK: Final = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +144,7 @@ def mean_and_resamples(columns: Floats, *, seed: int) -> Floats:
 def resample_counts(n: int, *, seed: int, resamples: int = RESAMPLES) -> Iterator[Floats]:
     """How often each of ``n`` rows is in each resample, in blocks of resamples: (block, n)."""
     generator = np.random.default_rng(seed)
-    for first in range(0, resamples, BLOCK):
-        drawn = generator.integers(n, size=(min(BLOCK, resamples - first), n))
+    block = max(1, BLOCK // n)
+    for first in range(0, resamples, block):
+        drawn = generator.integers(n, size=(min(block, resamples - first), n))
         yield np.vstack([np.bincount(row, minlength=n) for row in drawn]).astype(np.float64)
