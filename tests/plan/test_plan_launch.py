@@ -88,6 +88,18 @@ def test_the_engines_own_routes_fetch_from_the_allowed_hosts_only(
         assert launch.env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
 
 
+def test_questions_over_one_state_find_it_in_the_cache() -> None:
+    launch = plan(facts_small(), cpu_report())
+    (blocks,) = map(int, values(launch.argv, "--block-size"))
+    (interval,) = map(int, values(launch.argv, "--prefix-cache-retention-interval"))
+    # Blocks of the two sorts of layers are joined in pairs; vLLM's CPU kernels take multiples of 32.
+    assert (blocks % 32, interval % (2 * blocks)) == (0, 0)
+
+
+def test_idle_connections_outlast_those_of_load_balancers() -> None:
+    assert int(plan(facts_small(), cpu_report()).env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) > 60
+
+
 def test_cgroup_limit_counts_on_cpu() -> None:
     limited = cpu_report(64 * GIB, cgroup_limit_bytes=known(6 * GIB), cgroup_used_bytes=known(GIB))
     assert plan(facts_small(), limited).memory.available_bytes == 5 * GIB * 9 // 10

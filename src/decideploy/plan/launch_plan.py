@@ -28,7 +28,12 @@ _SHORTEST_MODEL_LEN = 512
 _GPU_MODEL_LEN, _CPU_MODEL_LEN = 32_768, 8_192
 _GPU_BATCHED_TOKENS, _SMALL_BATCHED_TOKENS = 4_096, 2_048
 _SMALL_GPU_BYTES = 40 * mem.GIB
-_GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 128
+# The CPU engine's own 128 leaves up to 255 tokens of a shared state to be read again by each question.
+_GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 32
+# A multiple of two blocks of either platform.
+_RETAINED_EVERY_TOKENS = 256
+# Longer than the 60 s for which load balancers keep idle connections, so that it is they who end them.
+_KEEP_ALIVE_S = 75
 # vLLM compares free memory with its share after the CUDA context exists.
 _GPU_RESERVE_BYTES = 768 * mem.MIB
 _CPU_SEQUENCES = 4
@@ -367,7 +372,7 @@ def _cpu_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workload
         kv_bytes=kv_gib * mem.GIB,
     )
     return _Choices(
-        flags=("--language-model-only",),
+        flags=("--language-model-only", "--block-size", str(_CPU_BLOCK_TOKENS)),
         env={"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
         max_model_len=length,
         batched_tokens=batched,
@@ -377,6 +382,7 @@ def _cpu_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workload
             "moe_backend": "bf16 experts: the CPU kernel is the only one",
             "VLLM_CPU_KVCACHE_SPACE": f"GiB for {_CPU_SEQUENCES} sequences; the engine need not measure",
             "language_model_only": "no images on CPU: its attention reads their tokens in one direction only",
+            "block_size": "small, so that most of a state that questions share is found in the cache",
             "compilation": "none: with LoRA the CPU engine runs eager whatever is asked",
         },
     )
@@ -468,6 +474,8 @@ def _common_reasons(adapter: AdapterFacts, workload: Workload, rank: int) -> dic
         "allowed_origins": "none: the engine's default lets every web page read its answers",
         "disable_uvicorn_access_log": "the middleware logs each request, with its id and no query string",
         "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "the middleware refuses requests at once, then ends the server",
+        "prefix_cache_retention_interval": "tokens; else the second question over a state finds nothing",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "seconds; longer than proxies keep idle connections",
         "fail_on_environ_validation": "a VLLM_ variable that this release does not know stops the start",
         "allowed_media_domains": "whence the engine's own routes fetch images; without redirects",
         "generation_config": "the model's own, for System 2; System 1 pins its sampling in each request",
@@ -489,6 +497,7 @@ def _argv(
         *("--max-model-len", str(choices.max_model_len)),
         *("--max-num-seqs", str(workload.max_num_seqs)),
         *("--max-num-batched-tokens", str(choices.batched_tokens)),
+        *("--prefix-cache-retention-interval", str(_RETAINED_EVERY_TOKENS)),
         *("--shutdown-timeout", str(workload.shutdown_timeout_s)),
         *("--middleware", GATEWAY),
         *("--allowed-origins", "[]"),
@@ -506,6 +515,7 @@ def _env(workload: Workload) -> dict[str, str]:
         "VLLM_PLUGINS": "decideploy",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(_KEEP_ALIVE_S),
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",

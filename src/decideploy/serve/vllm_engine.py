@@ -7,6 +7,7 @@ from contextlib import aclosing
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
+from transformers import PreTrainedTokenizerBase
 from vllm.exceptions import GracefulHTTPError, VLLMError
 from vllm.inputs import TokensPrompt, tokens_input
 from vllm.lora.request import LoRARequest
@@ -161,7 +162,8 @@ def first_logprobs(output: RequestOutput) -> dict[int, float]:
 def chat_template(client: EngineClient) -> ChatTemplate:
     """The chat template of the served tokenizer."""
     tokenizer = client.get_tokenizer()
-    own = frozenset(signature(tokenizer.apply_chat_template).parameters) - {"kwargs"}
+    # Of the class: vLLM wraps its tokenizer, and the wrapper's method takes anything.
+    own = frozenset(signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"kwargs"}
 
     def rendered(messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
         if reserved := sorted(own & kwargs.keys()):
