@@ -1,5 +1,5 @@
 """The small synthetic model: complete, deterministic, made without torch."""
 
-from decideploy.demo.model import write_demo_model
+from decideploy.demo.model import demo_model_name, write_demo_model
 
-__all__ = ["write_demo_model"]
+__all__ = ["demo_model_name", "write_demo_model"]

@@ -22,6 +22,11 @@ ACTIVATION_AMAX = {"gate_proj": 6.0, "up_proj": 6.0, "down_proj": 16.0}
 GOLDEN = Path(__file__).with_name("golden.json")
 
 
+def demo_model_name() -> str:
+    """``demo-model-`` and the first of the model's digest: another name for every change of its content."""
+    return f"demo-model-{json.loads(GOLDEN.read_bytes())['model_sha256'][:8]}"
+
+
 def write_demo_model(out: Path, *, nvfp4: bool = False) -> None:
     """Write a complete synthetic model into the folder ``out``, about 110 MB, the same bytes everywhere.
 
@@ -104,8 +109,8 @@ def _activation_amax() -> dict[str, float]:
 def _write_decision_files(out: Path) -> None:
     write_tensors(out / "head.safetensors", {n: float32(v) for n, v in weights.head_tensors().items()})
     _write_json(out / "judge_config.json", _judge_config())
-    _write_json(out / "calibration.json", {"per_kind": {"noul": 1.003, "score": 1.017, "choice": 0.999}})
-    _write_json(out / "calibration_gold.json", {"per_kind": {"noul": 1.214, "score": 1.098, "choice": 1.0}})
+    _write_json(out / "calibration.json", {"per_kind": {"noul": 1.003, "choice": 1.017, "score": 0.999}})
+    _write_json(out / "calibration_gold.json", {"per_kind": {"noul": 1.214, "choice": 1.098, "score": 1.0}})
     adapter = out / "adapter"
     adapter.mkdir(exist_ok=True)
     tensors = {name: bf16(values) for name, values in weights.adapter_tensors().items()}

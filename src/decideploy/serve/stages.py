@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from filelock import FileLock
 from rich.console import Console
 
-from decideploy import __version__
 from decideploy.decide import DecideRequest, DecideResponse, print_decision
 from decideploy.errors import ConfigError, EngineError, Error, ProbeError
 from decideploy.gateway import SETTINGS_VARIABLE, ServerSettings
@@ -153,7 +152,9 @@ def demo_model(state_dir: Path) -> Path:
 
     Other processes see it whole or not at all.
     """
-    folder = state_dir / f"demo-model-{__version__}"
+    from decideploy.demo import demo_model_name  # noqa: PLC0415
+
+    folder = state_dir / demo_model_name()
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
