@@ -256,7 +256,7 @@ def test_engine_without_patch_0004_changes_the_base_model(plan, without, golden,
         told, diagnosed = examined(url, golden)
     for name in ("base-stays", "golden-base"):
         figure(f"self-test, without patch 0004, {name}: {told[name]}")
-    assert "base-stays" in diagnosed, told
+    assert "golden-base" in diagnosed, told
     assert diagnosed <= {"base-stays", "golden-base", "batch-agrees"}, told
 
 

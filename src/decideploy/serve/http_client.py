@@ -127,7 +127,6 @@ class Client:
             "top_p": 1.0,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
-            "seed": 0,
             "allowed_token_ids": list(allowed),
             "logprobs": len(allowed),
             "return_tokens_as_token_ids": True,
