@@ -163,6 +163,19 @@ def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone, fig
     assert found["base"] == base_alone
 
 
+def test_a_seed_and_a_long_prompt_end_the_engine_without_0005(demo_model, without):
+    found, log = run_probe("seeded_probe.py", str(demo_model), vllm=without("0005"))
+    assert "CPU Generator does not use offset" in found.get("error", "") + log
+
+
+def test_a_seed_gives_the_same_tokens_however_the_prompt_is_read(demo_model):
+    found, log = run_probe("seeded_probe.py", str(demo_model))
+    assert "error" not in found, log[-4000:]
+    first, second = found["written"]
+    assert first == second
+    assert len(first) == 4
+
+
 def test_series_applies_to_the_source_release(tmp_path):
     recipe = load_recipe("cuda")
     source = fetch(recipe.upstream.artifact(recipe.upstream.sdist), cache_folder())
