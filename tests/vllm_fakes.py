@@ -49,11 +49,16 @@ class FakeClient:
         return FakeTokenizer()
 
     async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, *, lora_request: Any = None
+        self,
+        prompt: Any,
+        sampling_params: Any,
+        request_id: str,
+        *,
+        lora_request: Any = None,
+        trace_headers: Any = None,
     ) -> AsyncIterator[Any]:
-        self.calls.append(
-            {"prompt": prompt, "params": sampling_params, "id": request_id, "lora": lora_request}
-        )
+        call = {"prompt": prompt, "params": sampling_params, "id": request_id}
+        self.calls.append({**call, "lora": lora_request, "trace": trace_headers})
         try:
             if self._error is not None:
                 raise self._error

@@ -476,11 +476,13 @@ def test_whole_models_have_no_issue(demo_model: Path, demo_model_nvfp4: Path, de
         assert verify(model, deep=deep).issues == ()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("code", "edit"), cases(BF16_FAULTS))
 def test_single_fault_of_a_bf16_model(code: str, edit: Edit, demo_model: Path, tmp_path: Path) -> None:
     assert found(demo_model, tmp_path, edit) == [code]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("code", "edit"), cases(NVFP4_FAULTS))
 def test_single_fault_of_an_nvfp4_model(
     code: str, edit: Edit, demo_model_nvfp4: Path, tmp_path: Path

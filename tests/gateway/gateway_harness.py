@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from decideploy.gateway import Gateway, GatewayMetrics, ServerSettings
 from decideploy.gateway.access_log import AccessLog
+from decideploy.gateway.trace import TRACE_HEADERS
 
 KEY = "a-key-of-sixteen-characters"
 OTHER_KEY = "another-key-of-the-server"
@@ -52,6 +53,7 @@ class App:
     release: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
+    traces: list[Any] = field(default_factory=list)
     exception_handlers: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,7 @@ class App:
             await self.talk(receive, send)
         else:
             self.seen.append(scope)
+            self.traces.append(TRACE_HEADERS.get())
             try:
                 await self.answer(scope, receive, send)
             except asyncio.CancelledError:

@@ -81,6 +81,7 @@ def test_ids_and_traces() -> None:
             state = server.app.seen[-1]["state"]
             assert state["request_id"] == "client-7"
             assert state["trace_headers"] == {"traceparent": trace, "tracestate": "a=b"}
+            assert server.app.traces[-1] == state["trace_headers"]
             assert (b"traceparent", trace.encode()) in server.app.seen[-1]["headers"]
             mad = {"X-Request-Id": 'x" \n\x1b[31m', "traceparent": "00-zz"}
             reply = await server.ask("/v1/decide", headers=mad)

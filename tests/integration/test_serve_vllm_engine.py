@@ -143,3 +143,20 @@ def test_template_values_that_do_not_fit_are_the_requests_fault(
     with pytest.raises(RequestError, match=words) as caught:
         decide(state, kind="noul", thinking="on", chat_template_kwargs=kwargs)
     assert caught.value.param == "chat_template_kwargs"
+
+
+def test_the_requests_trace_reaches_the_engine(model: Path) -> None:
+    from decideploy.gateway.trace import TRACE_HEADERS
+
+    client, trace = FakeClient(), {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    state = start(model, client)
+    request = parse_request(
+        {"kind": "choice", "state": "s", "question": "q", "options": [*map(str, range(20))]}
+    )
+
+    async def traced() -> None:
+        TRACE_HEADERS.set(trace)
+        await state.decideploy.decide(request, request_id="r")
+
+    asyncio.run(traced())
+    assert [call["trace"] for call in client.calls] == [trace] * 3

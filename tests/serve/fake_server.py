@@ -33,6 +33,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.crowd = 0
         self.crowded = False
         self.writing = False
+        self.decided_beside = threading.Event()
         self.lock = threading.Lock()
         self.readiness: dict[str, object] = {"phase": "testing"}
 
@@ -105,7 +106,8 @@ def tokenize(server: Server, body: dict) -> dict:
 def complete(server: Server, body: dict) -> dict:
     if "allowed_token_ids" not in body:
         server.writing = True
-        time.sleep(0.05)
+        # As long as a real one: decisions are made meanwhile.
+        server.decided_beside.wait(5)
         server.writing = False
         return {"choices": [{"logprobs": None}]}
     step = logprobs(server, body["model"], body["allowed_token_ids"])
@@ -166,9 +168,12 @@ def decided(server: Server, body: dict, crowd: int) -> list[float]:
     temperature = 1.0 if server.fault == "uncalibrated" else TEMPERATURES[body["kind"]]
     scores = [(step[SLOTS[slot]] + BIAS[slot]) / temperature for slot in range(first, first + count)]
     weights = [math.exp(score) for score in scores]
+    writing = server.writing
+    if writing:
+        server.decided_beside.set()
     spoiled = (
         (server.fault == "batch-dependent" and crowd > 1)
-        or (server.fault == "draft-moves" and server.writing)
+        or (server.fault == "draft-moves" and writing)
         or server.fault == "other-decisions"
     )
     if spoiled:

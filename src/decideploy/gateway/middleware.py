@@ -255,6 +255,7 @@ def _identify(scope: Scope, headers: Mapping[str, str]) -> str:
     state = scope.setdefault("state", {})
     state["request_id"] = request_id
     state["trace_headers"] = trace.trace_headers(headers)
+    trace.TRACE_HEADERS.set(state["trace_headers"] or None)
     others = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
     scope["headers"] = [*others, (b"x-request-id", request_id.encode())]
     return request_id

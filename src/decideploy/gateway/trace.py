@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Final
 
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -12,6 +13,9 @@ _SANE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
+
+# Those of the request that is being answered, for the engine's own spans: tasks of it inherit them.
+TRACE_HEADERS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("trace_headers", default=None)
 
 
 def request_id(headers: Mapping[str, str]) -> str:

@@ -384,10 +384,19 @@ def _moved_beside_drafts(client: Client) -> float:
             pool.submit(client.generate, client.base_model, prompt, count=DRAFT_TOKENS)
             for _ in range(DRAFT_STREAMS)
         ]
-        beside = [client.decide(request).probabilities for request in requests]
+        moved = [_distance_from(client, requests, alone)]
+        # A decision that came before the first token, or after the last, would show nothing.
+        while not all(stream.done() for stream in writing):
+            moved.append(_distance_from(client, requests, alone))
         for stream in writing:
             stream.result()
-    return distance(beside, alone).largest
+    return max(moved)
+
+
+def _distance_from(
+    client: Client, requests: Sequence[DecideRequest], alone: Sequence[Sequence[float]]
+) -> float:
+    return distance([client.decide(request).probabilities for request in requests], alone).largest
 
 
 def _moved_between_steps(client: Client) -> float:

@@ -18,6 +18,7 @@ from decideploy.decide import Generation, Prompt, Reading, RequestError
 from decideploy.decide.prompts import ImageTokens
 from decideploy.decide.thinking import ChatTemplate
 from decideploy.errors import EngineError
+from decideploy.gateway.trace import TRACE_HEADERS
 
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
@@ -113,7 +114,9 @@ class VllmEngine:
     async def _run(
         self, engine_input: Any, parameters: SamplingParams, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
-        stream = self._client.generate(engine_input, parameters, request_id, lora_request=adapter)
+        stream = self._client.generate(
+            engine_input, parameters, request_id, lora_request=adapter, trace_headers=TRACE_HEADERS.get()
+        )
         try:
             # Closing the stream is what aborts the request when this task is cancelled.
             async with aclosing(stream):
