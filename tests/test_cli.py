@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from decideploy import cli, errors
-from decideploy.cli import main
+from decideploy import errors
+from decideploy.cli import main, server
+from decideploy.cli.output import Command
 from decideploy.plan import Workload
 
 README = Path(__file__).parent.parent / "README.md"
@@ -28,7 +29,7 @@ def readme_verbs() -> list[str]:
     return re.findall(r"^\| `decideploy ([a-z-]+)", README.read_text("utf-8"), re.MULTILINE)
 
 
-def raising(error: BaseException) -> cli.Command:
+def raising(error: BaseException) -> Command:
     def command(_options: argparse.Namespace, _console: Console) -> int:
         raise error
 
@@ -59,7 +60,7 @@ def test_ports_outside_the_range_are_refused(
 @pytest.mark.parametrize("port", ["1", "65535"])
 def test_ports_at_the_ends_of_the_range_are_taken(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(cli, "_doctor", lambda options, _console: asked.append(options.port) or 0)
+    monkeypatch.setattr(server, "_doctor", lambda options, _console: asked.append(options.port) or 0)
     assert main(["doctor", "--port", port]) == 0
     assert asked == [int(port)]
 
@@ -119,7 +120,7 @@ def test_serve_hands_on_the_limits_of_images(monkeypatch: pytest.MonkeyPatch) ->
 def test_exit_status_tells_the_kind_of_error(
     error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "_probe", raising(error))
+    monkeypatch.setattr(server, "_probe", raising(error))
     assert main(["probe"]) == status
 
 
@@ -151,7 +152,7 @@ def undecodable() -> Exception:
 def test_faults_of_files_are_configuration_errors(
     error: Exception, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "_probe", raising(error))
+    monkeypatch.setattr(server, "_probe", raising(error))
     assert main(["probe", "--json"]) == 2
     written = capsys.readouterr()
     assert all(word in written.err for word in words)
@@ -173,7 +174,7 @@ def test_long_paths_are_not_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = "/".join(["folder"] * 60)
-    monkeypatch.setattr(cli, "_probe", raising(errors.ConfigError("wrong", where=where)))
+    monkeypatch.setattr(server, "_probe", raising(errors.ConfigError("wrong", where=where)))
     main(["probe"])
     assert where in capsys.readouterr().err
 

@@ -14,6 +14,7 @@ from decideploy import cli
 from decideploy.artifacts import github_annotations, print_verification, to_json, to_sarif, verify
 from decideploy.artifacts.report import FORMATS, MAX_PLACES
 from decideploy.artifacts.verification import RULES, Verification
+from decideploy.cli import files
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 
@@ -97,4 +98,4 @@ def test_exit_status_is_the_same_in_every_format(
 
 
 def test_the_command_offers_every_format() -> None:
-    assert cli.FORMATS == FORMATS
+    assert files.FORMATS == FORMATS

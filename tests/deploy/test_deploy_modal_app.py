@@ -158,7 +158,7 @@ def test_the_staged_wheel_is_the_one_in_the_lock(deployed: Deployed) -> None:
     wheel = f"/opt/decideploy/wheels/{lock['wheel']['filename']}"
     assert files[wheel] == hashlib.sha256(WHEEL_BYTES).hexdigest() == lock["wheel"]["sha256"]
     assert "/opt/decideploy/deploy/modal.toml" in files
-    assert "/opt/decideploy/src/decideploy/cli.py" in files
+    assert "/opt/decideploy/src/decideploy/cli/__init__.py" in files
     assert not [name for name in files if name.endswith((".pyc", ".env"))]
 
 

@@ -1,0 +1,192 @@
+"""Verbs about a server of this machine: probe, plan, serve, doctor."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from decideploy.cli.options import model_options, workload_options
+from decideploy.cli.output import AddVerb, print_json
+from decideploy.cli.values import count, port, positive, seconds
+
+if TYPE_CHECKING:
+    from decideploy.artifacts import Verification
+    from decideploy.gateway import ServerSettings
+    from decideploy.hardware import HardwareReport
+    from decideploy.plan import Workload
+
+
+def add_verbs(verb: AddVerb) -> None:
+    """Add the verbs of this module."""
+    verb("probe", _probe, "Report the hardware that is here")
+
+    sub = verb("plan", _plan, "Choose the FP4 path, memory settings and engine arguments")
+    model_options(sub)
+    sub.add_argument("--hardware", default="auto", help="auto, a card's name or a probe --json file")
+    workload_options(sub)
+
+    sub = verb("serve", _serve, "Verify, plan, launch, self-test and serve; no MODEL serves the demo model")
+    model_options(sub, optional=True)
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    sub.add_argument("--port", type=port, default=8000, help="port to listen on (default: 8000)")
+    workload_options(sub)
+    sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
+    sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
+    sub.add_argument(
+        "--golden",
+        type=Path,
+        metavar="FILE",
+        help="recorded decisions that the server must repeat (default: MODEL/golden.json, if there)",
+    )
+    sub.add_argument(
+        "--startup-timeout",
+        type=float,
+        default=1200,
+        metavar="S",
+        help="seconds until the engine must answer",
+    )
+    _operation_options(sub)
+
+    sub = verb("doctor", _doctor, "List everything that would stop serve, with remedies")
+    sub.add_argument(
+        "--port", type=port, default=8000, help="port that serve would listen on (default: 8000)"
+    )
+
+
+def _operation_options(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("operation", "see docs/operate.md; DECIDEPLOY_API_KEYS gives keys as well")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="one API key a line")
+    group.add_argument(
+        "--max-concurrency", type=positive, metavar="N", help="most requests at once (default: 256)"
+    )
+    group.add_argument(
+        "--max-queue", type=count, metavar="N", help="most that wait; more are answered 429 (default: 256)"
+    )
+    group.add_argument(
+        "--request-timeout", type=seconds, metavar="S", help="most seconds of a request (default: 300)"
+    )
+    group.add_argument(
+        "--max-body-bytes", type=positive, metavar="N", help="largest body of a request (default: 33554432)"
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=count,
+        metavar="S",
+        help="seconds that requests in flight may take after SIGTERM (default: 30)",
+    )
+    group.add_argument(
+        "--access-log", type=Path, metavar="FILE", help="where to log requests (default: standard error)"
+    )
+    group.add_argument(
+        "--restart",
+        choices=["never", "on-failure"],
+        default="never",
+        help="whether an engine that dies is started again (default: never)",
+    )
+    group.add_argument(
+        "--max-restarts", type=count, default=3, metavar="N", help="how often in a row (default: 3)"
+    )
+
+
+def _probe(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.hardware import print_report, probe
+
+    report = probe()
+    if options.json:
+        print_json(report.to_dict())
+    else:
+        print_report(report, console)
+    return 0
+
+
+def _verified(options: argparse.Namespace) -> Verification:
+    from decideploy.artifacts import resolve_model, verify
+
+    model = resolve_model(options.model, revision=options.revision)
+    return verify(model, adapter=options.adapter)
+
+
+def _hardware(name: str) -> HardwareReport:
+    from decideploy.hardware import load_hardware, probe
+
+    return probe() if name == "auto" else load_hardware(name)
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    from decideploy.decide.images import ImagePolicy
+    from decideploy.plan import Workload
+
+    return Workload(
+        **_asked(options, "max_model_len", "max_num_seqs", shutdown_timeout_s="drain_timeout"),
+        images=options.max_images > 0,
+        max_images=options.max_images,
+        # Checked here, as the engine would be minutes later.
+        image_hosts=ImagePolicy(allowed_hosts=tuple(options.allow_image_host)).allowed_hosts,
+    )
+
+
+def _settings(options: argparse.Namespace) -> ServerSettings:
+    from decideploy.gateway import ServerSettings
+
+    limits = _asked(options, "api_key_file", "max_concurrency", "max_queue", "max_body_bytes")
+    return ServerSettings(**limits, **_asked(options, request_timeout_s="request_timeout"))
+
+
+def _asked(options: argparse.Namespace, *same: str, **named: str) -> dict[str, Any]:
+    """What the command line gives, by the name of the setting; what it leaves out keeps its default."""
+    flags = {**{name: name for name in same}, **named}
+    found = {name: getattr(options, flag, None) for name, flag in flags.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _plan(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.plan import plan, print_plan
+
+    verification = _verified(options)
+    verification.raise_for_issues()
+    launch = plan(verification.known_facts(), _hardware(options.hardware), workload=_workload(options))
+    if options.json:
+        print_json(launch.to_dict())
+    else:
+        print_plan(launch, console)
+    return 0
+
+
+def _serve(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.serve import ServeOptions, serve
+
+    serve(
+        ServeOptions(
+            model=options.model,
+            adapter=options.adapter,
+            revision=options.revision,
+            host=options.host,
+            port=options.port,
+            dry_run=options.dry_run,
+            check=options.check,
+            golden=options.golden,
+            json=options.json,
+            startup_timeout_s=options.startup_timeout,
+            workload=_workload(options),
+            settings=_settings(options),
+            access_log=options.access_log,
+            restart=options.restart,
+            max_restarts=options.max_restarts,
+        ),
+        console,
+    )
+    return 0
+
+
+def _doctor(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.serve import doctor, print_doctor
+
+    report = doctor(port=options.port)
+    if options.json:
+        print_json(report.to_dict())
+    else:
+        print_doctor(report, console)
+    return report.exit_code

@@ -1,0 +1,75 @@
+"""Types of arguments; ArgumentTypeError says what would have been right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+
+def positive(text: str) -> int:
+    """An integer above 0."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer above 0")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """An integer from 0 up."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 0 up")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """A TCP port."""
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give an integer from 1 to 65535")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+def several(one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Values separated by commas."""
+    return lambda text: tuple(one(part) for part in text.split(","))
+
+
+def kind(text: str) -> str:
+    """A kind of decision."""
+    if text not in ("noul", "score", "choice"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no kind: give noul, score or choice")
+    return text
+
+
+def folds(text: str) -> int:
+    """0, or at least 2."""
+    if text != "0" and positive(text) < 2:
+        raise argparse.ArgumentTypeError("one fold has nothing to fit on: give 0, or 2 and more")
+    return int(text)
+
+
+def image_count(text: str) -> int:
+    """0 for text only, or an integer above 0."""
+    return 0 if text == "0" else positive(text)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise argparse.ArgumentTypeError("not a JSON object")
+    return document
