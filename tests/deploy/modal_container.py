@@ -88,6 +88,12 @@ class Container:
     def output(self) -> str:
         return self.log.read_text("utf-8")
 
+    def restore(self, task_id: str) -> None:
+        """Wake the container from its snapshot; the runtime, which polls, must not see half a file."""
+        written = self.restore_file.with_suffix(".partial")
+        written.write_text(json.dumps({"task_id": task_id}))
+        written.replace(self.restore_file)
+
     def until(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():

@@ -118,7 +118,7 @@ def test_a_restored_container_is_proven_again(snapshot_deployment: Container) ->
     with running(container, "serves", snapshot=True):
         container.until(lambda: container.plane.sent("ContainerCheckpoint") or container.ended())
         assert container.plane.one("ContainerCheckpoint").checkpoint_id == "ch-1"
-        container.restore_file.write_text(json.dumps({"task_id": "ta-2"}))
+        container.restore("ta-2")
         container.until(lambda: "proven again" in container.output() or container.ended())
         os.kill(container.process.pid, signal.SIGTERM)
         assert container.wait() == 0
@@ -130,7 +130,7 @@ def test_a_restored_container_that_answers_wrongly_gets_no_traffic(snapshot_depl
     mark_verified(container.volume, model=MODEL, revision=REVISION)
     with running(container, "adapter-is-base", snapshot=True):
         container.until(lambda: container.plane.sent("ContainerCheckpoint") or container.ended())
-        container.restore_file.write_text(json.dumps({"task_id": "ta-2"}))
+        container.restore("ta-2")
         container.wait()
         assert container.child_is_gone()
     assert "adapter" in container.failure()
