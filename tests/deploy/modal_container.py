@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -99,6 +100,12 @@ class Container:
         while not condition():
             assert time.monotonic() < deadline, self.output()
             time.sleep(0.05)
+
+    def terminate(self) -> None:
+        """SIGTERM, once the runtime listens for it: until its hooks have returned it does not."""
+        assert self.process is not None
+        self.until(lambda: self.ended() or catches_sigterm(self.process.pid))
+        os.kill(self.process.pid, signal.SIGTERM)
 
     def until_serving(self) -> None:
         self.until(lambda: "ready after" in self.output() or self.ended())
@@ -197,3 +204,10 @@ def running(container: Container, behaviour: str, *, snapshot: bool = False) -> 
             container.process.wait()
         if container.pid_file.exists() and not container.child_is_gone():
             os.kill(int(container.pid_file.read_text()), 9)
+
+
+def catches_sigterm(pid: int) -> bool:
+    """Whether the process has a handler of its own, from the mask that Linux tells."""
+    status = Path(f"/proc/{pid}/status").read_text("utf-8")
+    (mask,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)

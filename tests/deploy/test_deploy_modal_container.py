@@ -59,7 +59,7 @@ def test_it_serves_until_sigterm_and_then_drains(container: Container) -> None:
         slow = pool.submit(httpx.post, f"{container.url}/slow", json={}, trust_env=False)
         container.until(lambda: "answering slowly" in container.output())
         assert not slow.done()
-        os.kill(container.process.pid, signal.SIGTERM)
+        container.terminate()
         assert slow.result(20).json() == {"slow": True}
         assert container.wait() == 0
         assert container.child_is_gone()
@@ -120,7 +120,7 @@ def test_a_restored_container_is_proven_again(snapshot_deployment: Container) ->
         assert container.plane.one("ContainerCheckpoint").checkpoint_id == "ch-1"
         container.restore("ta-2")
         container.until(lambda: "proven again" in container.output() or container.ended())
-        os.kill(container.process.pid, signal.SIGTERM)
+        container.terminate()
         assert container.wait() == 0
     assert container.plane.sent("TaskResult") == []
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def test_decisions_in_flight_are_answered_after_sigterm(demo_model: Path, tmp_pa
             family = psutil.Process(container.process.pid).children(recursive=True)
             flying = [pool.submit(decision, container.url, number) for number in range(CLIENTS)]
             container.until(lambda: in_flight(container.url) > 0)
-            os.kill(container.process.pid, signal.SIGTERM)
+            container.terminate()
             assert not all(future.done() for future in flying)
             ended = [future.exception(120) for future in flying]
             assert container.wait(120) == 0
