@@ -121,10 +121,10 @@ class Soak:
         await self.post("bad image", "/v1/decide", {422, 429, 503}, json=body)
 
     async def large(self):
-        """A body that says that it is too large, or is without saying it."""
+        """A body that is larger than the server reads, or a text longer than the model does."""
         if self.random.random() < 0.5:
-            headers = {"content-type": "application/json", "content-length": str(MAX_BODY_BYTES + 1)}
-            await self.post("large", "/v1/decide", {413, 429, 503}, content=b"{", headers=headers)
+            headers, body = {"content-type": "application/json"}, b" " * (MAX_BODY_BYTES + 1)
+            await self.post("large", "/v1/decide", {413, 429, 503}, content=body, headers=headers)
         else:
             body = {**QUESTIONS[0], "state": "x" * 2_000_000}
             await self.post("long", "/v1/decide", {400, 429, 503}, json=body)

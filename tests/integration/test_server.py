@@ -3,8 +3,10 @@
 import httpx
 import pytest
 
+from decideploy.build import read_series
 from decideploy.cli import main
 from decideploy.decide import PromptEncoder
+from decideploy.pins import data_root
 
 pytestmark = pytest.mark.integration
 
@@ -62,9 +64,9 @@ def test_usage_counts_the_prompt_as_the_engine_sees_it(client, server):
         ({"question": ""}, "question"),
         ({"state": 7}, "state"),
         ({"kind": "choice", "options": ["one"]}, "options"),
-        ({"kind": "choice", "options": [str(n) for n in range(17)]}, "options"),
+        ({"kind": "choice", "options": [str(n) for n in range(257)]}, "options"),
         ({"options": ["yes", "no"]}, "options"),
-        ({"thinking": "auto"}, "thinking"),
+        ({"kind": "score", "thinking": "auto"}, "thinking"),
         ({"temperature": 0.5}, "temperature"),
         ({"state": "word " * 9000}, "state"),
     ],
@@ -86,10 +88,29 @@ def test_control_tokens_in_user_text_stay_text(client, server):
 def test_info_names_build_and_files(client, server):
     info = client.get("/v1/decide/info").json()
     assert info["build"]["version"].startswith("0.30.0+cpu.decideploy.")
-    assert len(info["build"]["patches"]) == 4
+    assert len(info["build"]["patches"]) == len(read_series(data_root()))
     assert info["adapter"] == "system1"
-    assert info["max_options"] == 16
+    assert info["max_options"] == 256
     assert set(info["temperatures"]) == {"noul", "score", "choice"}
+
+
+@pytest.mark.parametrize("strategy", ["tournament", "single", "permute"])
+def test_more_options_than_letters_are_read_by_each_strategy(client, strategy):
+    options = [f"department {number}" for number in range(20)]
+    choice = {**QUESTION, "kind": "choice", "options": options, "strategy": strategy}
+    answer = client.post("/v1/decide", json=choice).json()
+    assert sum(answer["probabilities"]) == pytest.approx(1.0)
+    assert len(answer["probabilities"]) == 20
+    assert answer["usage"]["completion_tokens"] == {"tournament": 3, "single": 2, "permute": 12}[strategy]
+
+
+def test_system_2_thinks_within_its_budget(client):
+    thinking = {"thinking": "on", "think_budget": 8, "debug": True, "return_reasoning": True}
+    answer = client.post("/v1/decide", json=QUESTION | thinking).json()
+    assert answer["thinking"]["used"]
+    assert 1 <= answer["thinking"]["think_tokens"] <= 8
+    one, two = answer["debug"]["system1"], answer["debug"]["system2"]
+    assert answer["probabilities"] == pytest.approx([(a + b) / 2 for a, b in zip(one, two, strict=True)])
 
 
 def test_system_2_answers_beside_system_1(client, server):
