@@ -1,6 +1,6 @@
 """No undeclared answer and no server error to requests made from the description."""
 
-# scripts/fuzz_api.py sends as many as one likes.
+# tests/fuzz_api.py sends as many as one likes.
 
 from pathlib import Path
 

@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from vllm_fakes import BUILD, FakeClient, start
 
 from decideploy.errors import ConfigError, IntegrityError, VerificationError
-from decideploy.serve.plugin import DecidePlugin, engine_info
+from decideploy.serve.assembly import engine_info
+from decideploy.serve.plugin import DecidePlugin
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import BeforeValidator, JsonValue
 from pydantic_core import PydanticCustomError
 
+from decideploy.decide.schema import MAX_STATE_DEPTH
+
 Location: TypeAlias = tuple[str | int, ...]
 
-# Far below the depth at which the JSON writer and pydantic give up, each in its own words.
-MAX_DEPTH: Final = 64
 # A value is a token at least, and the longest context has as many: more only cost the time to look at them.
 MAX_VALUES: Final = 262_144
 
@@ -43,7 +43,7 @@ def content_fault(document: object) -> tuple[Location, str] | None:
     """
     level: list[tuple[Location, object]] = [((), document)]
     count = 0
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_STATE_DEPTH + 1):
         for location, value in level:
             if fault := _scalar_fault(value):
                 return location, fault
@@ -53,7 +53,7 @@ def content_fault(document: object) -> tuple[Location, str] | None:
         level = [member for location, value in level for member in _members(location, value)]
         if not level:
             return None
-    return level[0][0][:1], f"nests more than {MAX_DEPTH} objects and lists in each other"
+    return level[0][0][:1], f"nests more than {MAX_STATE_DEPTH} objects and lists in each other"
 
 
 def _scalar_fault(value: object) -> str | None:

@@ -13,13 +13,12 @@ from decideploy.bench.load import OK, Call, Sample, closed_loop, open_loop, time
 from decideploy.bench.prompts import OPTIONS, Prompts, decide_body, token_prompts
 from decideploy.bench.target import Target
 from decideploy.decide.client import PATH
-from decideploy.decide.slots import Kind
+from decideploy.decide.schema import MAX_OPTIONS
+from decideploy.decide.slots import MAX_READ_OPTIONS, Kind
 
 COMPLETIONS: Final = "/v1/completions"
 SYSTEMONE: Final = "/v1/systemone"
 QUESTIONS: Final = 10
-WIDE: Final = 256
-GROUPS: Final = 16
 
 ROUTE_GOAL: Final = 1.10
 SHARED_GOAL: Final = 3.0
@@ -231,8 +230,8 @@ async def shared_state(
 
 async def wide_choice(target: Target, prompts: Prompts, pace: Pace) -> tuple[list[Row], list[Ratio]]:
     """A choice of 256 against one read of 16 and against 16 such reads at once, which its first round is."""
-    options = [f"{OPTIONS[number % len(OPTIONS)]} {number}" for number in range(WIDE)]
-    groups = [options[first : first + GROUPS] for first in range(0, WIDE, GROUPS)]
+    options = [f"{OPTIONS[number % len(OPTIONS)]} {number}" for number in range(MAX_OPTIONS)]
+    groups = [options[first : first + MAX_READ_OPTIONS] for first in range(0, MAX_OPTIONS, MAX_READ_OPTIONS)]
 
     def asked(state: str, choice: Sequence[str]) -> Call:
         return lambda: target.status_of(PATH, decide_body("choice", state, options=choice))

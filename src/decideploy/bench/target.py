@@ -82,8 +82,8 @@ async def connected(url: str, *, api_key: str | None, timeout_s: float) -> Async
     import aiohttp  # noqa: PLC0415
 
     async with aiohttp.ClientSession(
-        # Idle connections end here before the server ends them (vLLM after 5 s): a request that meets the
-        # server's end of a connection would count as unanswered.
+        # Idle connections end here before the server ends them, which vLLM by itself does after 5 s: a
+        # request that meets the server's end of a connection would count as unanswered.
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         headers=headers(api_key),

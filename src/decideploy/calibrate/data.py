@@ -10,12 +10,10 @@ from typing import Final
 
 from decideploy.decide.batch import json_object
 from decideploy.decide.schema import DecideRequest, parse_request
-from decideploy.decide.slots import CHOICE_LETTERS
+from decideploy.decide.slots import MAX_READ_OPTIONS
 from decideploy.errors import ConfigError, Diagnostic
 
 LABEL: Final = "label"
-# One pass reads this many options; more are answered by several passes, which no temperature fits.
-MAX_OPTIONS: Final = len(CHOICE_LETTERS)
 MAX_TOLD_FAULTS: Final = 20
 
 
@@ -92,10 +90,10 @@ def read_example(number: int, line: str) -> Example | Excluded:
     index = label_index(label, request.answer_options)
     if request.thinking != "off":
         return Excluded(line=number, reason=f"thinking {request.thinking}: System 2 has no temperature")
-    if len(request.answer_options) > MAX_OPTIONS:
-        reason = (
-            f"more than {MAX_OPTIONS} options: several passes ({request.strategy}) made the probabilities"
-        )
+    # More are answered by several passes, which no temperature fits.
+    if len(request.answer_options) > MAX_READ_OPTIONS:
+        passes = f"several passes ({request.strategy}) made the probabilities"
+        reason = f"more than {MAX_READ_OPTIONS} options: {passes}"
         return Excluded(line=number, reason=reason)
     return Example(line=number, request=request, label=index)
 

@@ -61,6 +61,12 @@ class PromptWriter:
             token_ids += [self._image_token_id(), *segment]
         return Prompt(token_ids=(*token_ids, *after), images=tuple(images))
 
+    def room(self, prompt: Prompt) -> int:
+        """How many tokens the context holds behind ``prompt``, its images expanded."""
+        # Each image stands in the prompt as one token already.
+        expanded = self._image_length(len(prompt.images)) - len(prompt.images)
+        return self.max_model_len - len(prompt.token_ids) - expanded
+
     async def _encode(self, segments: Sequence[str]) -> list[list[int]]:
         if sum(map(len, segments)) < LONG_TEXT_CHARACTERS:
             return [self.encoder.encode_text(segment) for segment in segments]

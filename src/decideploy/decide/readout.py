@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from decideploy.decide.head import DecisionHead
@@ -60,15 +60,21 @@ def letter_distribution(
     return softmax([logprobs[head.verbalizer_ids[slot]] for slot in slots])
 
 
+def slot_faults(logprobs: Mapping[int, float], labelled: Iterable[tuple[str, int]]) -> list[str]:
+    """What is wrong with the log-probabilities of token ids, each told by its label."""
+    faults = []
+    for label, token_id in labelled:
+        value = logprobs.get(token_id)
+        if value is None:
+            faults.append(f"{label} is missing")
+        elif not math.isfinite(value) or value <= PLACEHOLDER_LOGPROB:
+            faults.append(f"{label} is {value}")
+    return faults
+
+
 def check_slots(logprobs: Mapping[int, float], slots: Sequence[int], head: DecisionHead) -> None:
     """Raise EngineError(502) naming every slot for which the engine gave no number."""
-    faults = []
-    for slot in slots:
-        value = logprobs.get(head.verbalizer_ids[slot])
-        if value is None:
-            faults.append(f"{SLOT_LABELS[slot]} is missing")
-        elif not math.isfinite(value) or value <= PLACEHOLDER_LOGPROB:
-            faults.append(f"{SLOT_LABELS[slot]} is {value}")
+    faults = slot_faults(logprobs, [(SLOT_LABELS[slot], head.verbalizer_ids[slot]) for slot in slots])
     if faults:
         raise EngineError(
             f"the engine's log-probabilities are unusable: {', '.join(faults)}",

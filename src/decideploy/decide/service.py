@@ -28,8 +28,8 @@ from decideploy.decide.schema import (
     InfoResponse,
     RequestError,
 )
-from decideploy.decide.slots import KINDS
-from decideploy.decide.strategies import WIDTH, permute, single, tournament
+from decideploy.decide.slots import KINDS, MAX_READ_OPTIONS
+from decideploy.decide.strategies import permute, single, tournament
 from decideploy.decide.template import render_segments
 from decideploy.decide.thinking import Thinker
 
@@ -112,7 +112,7 @@ class DecideService:
         # A client may use its id twice; the engine may not.
         name = f"{request_id}-{uuid.uuid4().hex[:8]}"
         read = Reader(service=self, request=request, images=images, calibration=calibration, name=name)
-        if len(options) <= WIDTH:
+        if len(options) <= MAX_READ_OPTIONS:
             distribution = await read(range(len(options)))
         else:
             distribution = await _STRATEGIES[request.strategy](len(options), read)
@@ -132,7 +132,7 @@ class DecideService:
                 "this model has no chat template to think with", param="thinking", code="thinking_not_served"
             )
         likeliest = sorted(range(len(decision.options)), key=decision.system1.__getitem__, reverse=True)
-        shown = sorted(likeliest[:WIDTH])
+        shown = sorted(likeliest[:MAX_READ_OPTIONS])
         options = [decision.options[index] for index in shown]
         thought = await self.thinker.think(request, options, images, request_id=name)
         return thought.among(decision.system1, shown)

@@ -16,6 +16,8 @@ CHOICE_LETTERS: Final = tuple("ABCDEFGHIJKLMNOP")
 CANONICAL_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"noul": ("false", "true"), "score": ("0", "1", "2", "3", "4", "5")}
 )
+# A reading has a letter for each of so many options.
+MAX_READ_OPTIONS: Final = len(CHOICE_LETTERS)
 SLOT_LABELS: Final = (*CANONICAL_OPTIONS["noul"], *CANONICAL_OPTIONS["score"], *CHOICE_LETTERS)
 NUM_SLOTS: Final = len(SLOT_LABELS)
 KIND_RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(

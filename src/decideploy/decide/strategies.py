@@ -14,12 +14,11 @@ from typing import Any, TypeAlias
 from decideploy.decide.concurrency import all_of
 from decideploy.decide.decision import Distribution, TokenCounts, mean
 from decideploy.decide.readout import softmax
-from decideploy.decide.slots import CHOICE_LETTERS
+from decideploy.decide.slots import MAX_READ_OPTIONS
 
 # Reads the options with these indices, 2 to 16 of them, in this order.
 Read: TypeAlias = Callable[[Sequence[int]], Coroutine[Any, Any, Distribution]]
 
-WIDTH = len(CHOICE_LETTERS)
 ROTATIONS = 4
 
 
@@ -49,7 +48,7 @@ async def single(n_options: int, read: Read) -> Distribution:
     p(i) is proportional to q(i) / q(first) in the group of i. It misjudges where that axiom fails, and is
     noisy where the first option is very improbable.
     """
-    seats = [(0, *group) for group in groups(range(1, n_options), WIDTH - 1)]
+    seats = [(0, *group) for group in groups(range(1, n_options), MAX_READ_OPTIONS - 1)]
     rounds = await all_of(read(group) for group in seats)
     log_odds = [0.0]
     for result in rounds:
@@ -65,9 +64,9 @@ async def permute(n_options: int, read: Read) -> Distribution:
     return _sum(results, mean([result.probabilities for result in results]))
 
 
-def groups(order: Sequence[int], width: int = WIDTH) -> list[tuple[int, ...]]:
-    """``order`` in as few contiguous groups of at most ``width`` as there can be, sizes differing by one."""
-    count = -(-len(order) // width)
+def groups(order: Sequence[int], most: int = MAX_READ_OPTIONS) -> list[tuple[int, ...]]:
+    """``order`` in as few contiguous groups of at most ``most`` as there can be, sizes differing by one."""
+    count = -(-len(order) // most)
     bounds = [len(order) * group // count for group in range(count + 1)]
     return [tuple(order[begin:end]) for begin, end in pairwise(bounds)]
 
@@ -78,7 +77,7 @@ def finalists(
     """Each group's winner and the best of the rest, 16 in all, in seating order."""
     winners = [max(group, key=scores.__getitem__) for group in seats]
     rest = sorted((index for index in order if index not in winners), key=scores.__getitem__, reverse=True)
-    chosen = {*winners, *rest[: max(0, WIDTH - len(winners))]}
+    chosen = {*winners, *rest[: max(0, MAX_READ_OPTIONS - len(winners))]}
     return tuple(index for index in order if index in chosen)
 
 

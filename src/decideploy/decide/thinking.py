@@ -128,10 +128,8 @@ class Thinker:
         return self.writer.encoder.encode_markup(parts[0]), self.writer.encoder.encode_markup(parts[1])
 
     def _budget(self, request: DecideRequest, prompt: Prompt) -> int:
-        image_tokens = self.writer.image_tokens
-        expanded = len(prompt.images) * ((image_tokens.count - 1) if image_tokens else 0)
         # The mark that ends the thought and the letter come after it.
-        room = self.writer.max_model_len - len(prompt.token_ids) - expanded - 2
+        room = self.writer.room(prompt) - 2
         return min(room, request.think_budget or room)
 
     def _thought(self, written: Generation) -> tuple[int, ...]:

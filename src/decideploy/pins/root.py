@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from decideploy.errors import ConfigError
@@ -29,15 +31,17 @@ def data_root() -> Path:
     )
 
 
-def home_folder() -> Path:
+def home_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder for all that decideploy keeps between runs.
 
-    ``$DECIDEPLOY_HOME``, else ``decideploy`` inside ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    ``$DECIDEPLOY_HOME``, else ``decideploy`` inside ``$XDG_CACHE_HOME`` or ``~/.cache``; inside the system's
+    temporary folder for a user without a home.
     """
-    if home := os.environ.get("DECIDEPLOY_HOME"):
-        return Path(home)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "decideploy"
+    environ = os.environ if environ is None else environ
+    if home := environ.get("DECIDEPLOY_HOME"):
+        return Path(home).absolute()
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache"
+    return Path(cache).absolute() / "decideploy"
 
 
 def cache_folder() -> Path:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from decideploy.decide import ADAPTER_NAME
 from decideploy.decide.images import ImagePolicy
-from decideploy.decide.strategies import WIDTH
+from decideploy.decide.slots import MAX_READ_OPTIONS
 from decideploy.errors import ConfigError, Diagnostic, VerificationError
 
 PROCESSED_LOGPROBS: Final = "processed_logprobs"
@@ -48,12 +48,12 @@ def engine_faults(model_config: Any) -> Iterator[Diagnostic]:
             where="vllm serve --logprobs-mode",
             next_step=f"start the engine with --logprobs-mode {PROCESSED_LOGPROBS}",
         )
-    if 0 <= model_config.max_logprobs < WIDTH:
+    if 0 <= model_config.max_logprobs < MAX_READ_OPTIONS:
         yield Diagnostic(
             code="max-logprobs",
-            what=f"max_logprobs is {model_config.max_logprobs}; a choice reads up to {WIDTH}",
+            what=f"max_logprobs is {model_config.max_logprobs}; a choice reads up to {MAX_READ_OPTIONS}",
             where="vllm serve --max-logprobs",
-            next_step=f"start the engine with --max-logprobs {WIDTH} or more",
+            next_step=f"start the engine with --max-logprobs {MAX_READ_OPTIONS} or more",
         )
     installed = [entry_point.value for entry_point in entry_points(group=LOGITS_PROCESSOR_GROUP)]
     processors = [*(model_config.logits_processors or ()), *installed]

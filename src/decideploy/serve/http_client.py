@@ -10,12 +10,10 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from decideploy.decide import DecideRequest, DecideResponse, render
+from decideploy.decide.client import INFO_PATH, endpoint_of, headers, read_reply
 from decideploy.decide.client import PATH as DECIDE_PATH
-from decideploy.decide.client import read_reply
 from decideploy.decide.slots import KIND_RANGES, SLOT_LABELS
 from decideploy.errors import EngineError
-
-INFO_PATH = f"{DECIDE_PATH}/info"
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -26,13 +24,12 @@ class Client:
     """A context manager; every method raises EngineError when the server does not answer as it must."""
 
     def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 120.0) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = endpoint_of(url, "")
         # As many connections as decisions at once: a pool of fewer would make a narrower batch.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx.Client(
             base_url=self.url,
-            headers=headers,
+            headers=headers(api_key),
             timeout=timeout_s,
             trust_env=False,
             limits=limits,

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from decideploy.decide import ADAPTER_NAME, DecideRequest, DecideResponse
-from decideploy.decide.readout import PLACEHOLDER_LOGPROB, softmax
+from decideploy.decide.readout import slot_faults, softmax
 from decideploy.decide.slots import KIND_RANGES, SLOT_LABELS
 from decideploy.errors import Diagnostic, EngineError, Error
 from decideploy.serve.golden import (
@@ -237,20 +237,8 @@ def _faults(request: DecideRequest, answer: DecideResponse) -> list[str]:
 def _slots(subject: Subject) -> Outcome:
     client = subject.client
     got = client.logprobs(ADAPTER_NAME, client.prompt(widest_choice()), client.label_ids)
-    lost = _lost(got, client.label_ids)
+    lost = slot_faults(got, zip(SLOT_LABELS, client.label_ids, strict=True))
     return not lost, "; ".join(lost) or f"all {len(SLOT_LABELS)} slots came back"
-
-
-def _lost(got: Logprobs, slots: Sequence[int]) -> list[str]:
-    """What is wrong with the log-probabilities of ``slots``, each by the text of its token's label."""
-    faults = []
-    for label, slot in zip(SLOT_LABELS, slots, strict=True):
-        value = got.get(slot)
-        if value is None:
-            faults.append(f"{label} is missing")
-        elif not math.isfinite(value) or value <= PLACEHOLDER_LOGPROB:
-            faults.append(f"{label} is {value}")
-    return faults
 
 
 def _verbalizers(subject: Subject) -> Outcome:

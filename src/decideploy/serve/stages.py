@@ -25,6 +25,7 @@ from decideploy.errors import ConfigError, EngineError, Error, ProbeError
 from decideploy.gateway import SETTINGS_VARIABLE, ServerSettings
 from decideploy.gateway.keys import read_keys
 from decideploy.hardware import HardwareReport, probe
+from decideploy.pins import home_folder
 from decideploy.plan import LaunchPlan, Reconciliation, Workload, plan, print_plan, reconcile
 from decideploy.serve.engine_log import unwritable
 from decideploy.serve.golden import Golden, golden_of
@@ -138,13 +139,7 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
 
 def state_folder(state_dir: Path | None, environ: Mapping[str, str] | None = None) -> Path:
     """The folder for logs, caches and the demo model."""
-    environ = os.environ if environ is None else environ
-    if state_dir is not None:
-        return state_dir.absolute()
-    if home := environ.get("DECIDEPLOY_HOME"):
-        return Path(home).absolute()
-    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache"
-    return Path(cache).absolute() / "decideploy"
+    return home_folder(environ) if state_dir is None else state_dir.absolute()
 
 
 def demo_model(state_dir: Path) -> Path:

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Send requests made from the server's own description; fail at the first undeclared answer or server error.
 
-    scripts/fuzz_api.py [--examples 2000] [--url http://127.0.0.1:8000]
+    python tests/fuzz_api.py [--examples 2000] [--url http://127.0.0.1:8000]
 
 Without a URL the routes are asked in this process, over an engine that answers at once. Half of the examples
 of a route with a body keep to the description, half break it.
@@ -10,19 +9,15 @@ of a route with a body keep to the description, half break it.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import schemathesis
-from schemathesis.schemas import BaseSchema
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 from api_fakes import make_app
 from decide_fakes import make_encoder
 from openapi_fuzz import ROUTES, Fuzzer
+from schemathesis.schemas import BaseSchema
 
 
 def main() -> None:
