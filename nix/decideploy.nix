@@ -4,6 +4,7 @@
 
 let
   python = pkgs.python313.withPackages (packages: [
+    packages.cyclonedx-python-lib
     packages.filelock
     packages.httpx
     packages.huggingface-hub

@@ -4,6 +4,7 @@
 let
   # All that `decideploy build` imports; the wheel does not depend on what else the project needs.
   python = pkgs.python313.withPackages (packages: [
+    packages.cyclonedx-python-lib
     packages.filelock
     packages.packaging
     packages.pydantic
