@@ -102,6 +102,9 @@ def test_the_gateway_gets_its_settings(
         raise EngineError("enough seen")
 
     monkeypatch.setattr(stages, "EngineProcess", watched)
+    with pytest.raises(EngineError, match="enough seen"):
+        serve(options(port, tmp_path, check=True), console)
+    assert seen["log"] == str(tmp_path / "logs" / f"access-{port}.jsonl"), "lines between the table's"
     log = tmp_path / "access" / "log.jsonl"
     settings, workload = ServerSettings(max_queue=7), Workload(shutdown_timeout_s=11)
     with pytest.raises(EngineError, match="enough seen"):

@@ -55,7 +55,8 @@ class ServeOptions:
     the model's own, where it has some. ``state_dir`` holds logs, compile caches and the demo model;
     default DECIDEPLOY_HOME, else ``decideploy`` in the user's cache folder. ``workload`` is the rest of the
     plan's wishes; its host and port are replaced by these, and its ``shutdown_timeout_s`` is the drain's.
-    ``settings`` are those of the gateway, ``access_log`` the file that it writes, None for standard error.
+    ``settings`` are those of the gateway, ``access_log`` the file that it writes, None for standard error
+    (with ``check`` a file beside the engine's log).
     With ``restart`` "on-failure" an engine that dies after it was ready is started again, at most
     ``max_restarts`` times in a row.
     """
@@ -304,7 +305,7 @@ def _settings(options: ServeOptions, golden: Path | None, state_dir: Path) -> It
     """The gateway's settings as a file, for as long as engines read it."""
     path = state_dir / "run" / f"settings-{options.port}.json"
     with ExitStack() as stack:
-        log_fd = os.dup(_STDERR_FD) if options.access_log is None else _open_log(options.access_log)
+        log_fd = _access_log_fd(options, state_dir)
         stack.callback(os.close, log_fd)
         settings = options.settings.model_copy(
             update={
@@ -319,6 +320,15 @@ def _settings(options: ServeOptions, golden: Path | None, state_dir: Path) -> It
         except OSError as error:
             raise unwritable(path, error) from error
         yield _SettingsFile(path=path, log_fd=log_fd)
+
+
+def _access_log_fd(options: ServeOptions, state_dir: Path) -> int:
+    """The descriptor of the access log; a check keeps its few lines out of the table that it prints."""
+    if options.access_log is not None:
+        return _open_log(options.access_log)
+    if options.check:
+        return _open_log(state_dir / "logs" / f"access-{options.port}.jsonl")
+    return os.dup(_STDERR_FD)
 
 
 def _open_log(path: Path) -> int:
