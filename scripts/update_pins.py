@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from packaging.requirements import Requirement  # noqa: E402
 from packaging.utils import canonicalize_name  # noqa: E402
 
-from decideploy.build import read_series, repack, wheel_filename  # noqa: E402
+from decideploy.build import PackedWheel, leave_out, read_series, repack, wheel_filename  # noqa: E402
 from decideploy.errors import ConfigError, Error, IntegrityError  # noqa: E402
 from decideploy.pins import (  # noqa: E402
     Recipe,
@@ -43,6 +43,7 @@ from decideploy.pins import (  # noqa: E402
 )
 from decideploy.pins.lock import (  # noqa: E402
     REGENERATE,
+    LeanWheel,
     Lock,
     OutputWheel,
     RecipeDigest,
@@ -214,14 +215,15 @@ def make_lock(recipe: Recipe, made: Path, options: argparse.Namespace) -> None:
         else:
             print(f"resolving {file.filename}", file=sys.stderr)
             (made / file.filename).write_text(resolve(recipe, file, upstream, made), encoding="utf-8")
-    wheel = load_lock(recipe.name, root=ROOT).wheel if options.only == "requirements" else None
+    wheel, lean = kept_wheels(recipe) if options.only == "requirements" else build_wheels(recipe, upstream)
     lock = Lock(
         schema_version=1,
         recipe=RecipeDigest(name=recipe.name, sha256=file_sha256(recipe_path(recipe.name, ROOT))),
         series=digest_series(ROOT),
         upstream=recipe.upstream,
         requirements=tuple(digest_file(file, made) for file in planned_files(recipe)),
-        wheel=wheel or build_wheel(recipe, upstream),
+        wheel=wheel,
+        lean=lean,
     )
     text = json.dumps(lock.model_dump(mode="json", exclude_none=True), indent=2) + "\n"
     (made / f"{recipe.name}.json").write_text(text, encoding="utf-8")
@@ -250,19 +252,32 @@ def digest_file(file: PlannedFile, made: Path) -> RequirementFile:
     )
 
 
-def build_wheel(recipe: Recipe, upstream: Path) -> OutputWheel:
-    """Build the patched wheel to learn its digests."""
+def kept_wheels(recipe: Recipe) -> tuple[OutputWheel, LeanWheel | None]:
+    """Take the digests of the output wheels over as they are."""
+    lock = load_lock(recipe.name, root=ROOT)
+    return lock.wheel, lock.lean
+
+
+def build_wheels(recipe: Recipe, upstream: Path) -> tuple[OutputWheel, LeanWheel | None]:
+    """Build the patched wheel, and the lean one where the recipe has one, to learn their digests."""
     print(f"building {wheel_filename(recipe)}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="decideploy-wheel-") as folder:
         target = Path(folder) / wheel_filename(recipe)
         packed = repack(upstream, target, recipe=recipe, series=read_series(ROOT))
-    return OutputWheel(
-        filename=target.name,
-        version=recipe.output.version,
-        size_bytes=packed.size_bytes,
-        sha256=packed.sha256,
-        files_sha256=packed.files_sha256,
-    )
+        unused = recipe.bundle.unused_files
+        lean = leave_out(target, Path(folder) / "lean.whl", unused) if unused else None
+    wheel = OutputWheel(version=recipe.output.version, **pinned(packed, target.name))
+    return wheel, LeanWheel(**pinned(lean, target.name)) if lean else None
+
+
+def pinned(packed: PackedWheel, filename: str) -> dict[str, Any]:
+    """Return what a lock says of a wheel that was built."""
+    return {
+        "filename": filename,
+        "size_bytes": packed.size_bytes,
+        "sha256": packed.sha256,
+        "files_sha256": packed.files_sha256,
+    }
 
 
 def resolve(recipe: Recipe, file: PlannedFile, upstream: Path, made: Path) -> str:

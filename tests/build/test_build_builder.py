@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from build_fixtures import FILENAME, Project, make_project, patch_text
+from google.protobuf.json_format import ParseDict, ParseError
+from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenance
+from in_toto_attestation.v1.statement_pb2 import Statement
 
 from decideploy import __version__
 from decideploy.build import build
@@ -37,6 +40,7 @@ def test_result_tells_what_was_done(project: Project, tmp_path: Path):
     assert result.size_bytes == result.wheel.stat().st_size
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         result.wheel.name,
+        result.sbom.name,
         result.provenance.name,
     ]
 
@@ -55,6 +59,16 @@ def test_provenance_names_all_inputs(project: Project, tmp_path: Path):
         "patches/0001-say-less.patch": lock["series"]["patches"][0]["sha256"],
     }
     assert statement["predicate"]["runDetails"]["builder"]["version"] == {"decideploy": __version__}
+
+
+def test_provenance_has_the_fields_of_slsa_and_no_others(project: Project, tmp_path: Path):
+    statement = json.loads(run(project, tmp_path).provenance.read_text())
+    # The messages that the in-toto project generates from its own definitions refuse an unknown field.
+    ParseDict(statement["predicate"], Provenance())
+    ParseDict({**statement, "predicate": {}}, Statement())
+    with pytest.raises(ParseError, match="buildKind"):
+        ParseDict({"buildDefinition": {"buildKind": "x"}}, Provenance())
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
 
 
 def test_wheel_that_differs_from_the_lock_is_not_kept(project: Project, tmp_path: Path):

@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 from build_fixtures import make_project
 
-from decideploy.build import build, check_installed
+from decideploy.build import build, check_installed, leave_out
 from decideploy.errors import IntegrityError
 from decideploy.pins import Lock, load_lock
+from decideploy.pins.lock import LeanWheel
 
 
 @pytest.fixture
@@ -38,6 +39,27 @@ def test_untouched_installation_passes(site: tuple[Path, Lock]):
     assert found.version == "1.0+cpu.decideploy.1"
     assert (found.recipe, found.patches) == ("demo", ("0001-say-less.patch",))
     assert found.files_sha256 == lock.wheel.files_sha256
+
+
+def test_lean_installation_passes_and_is_told(
+    site: tuple[Path, Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, lock = site
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    packed = leave_out(wheel, tmp_path / "lean.whl", ["vllm/layer.py"])
+    with zipfile.ZipFile(packed.path) as archive:
+        archive.extractall(tmp_path / "lean")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "lean"), *sys.path])
+    with pytest.raises(IntegrityError, match="another build"):
+        check_installed(lock)
+    lean = LeanWheel(
+        filename=wheel.name,
+        size_bytes=packed.size_bytes,
+        sha256=packed.sha256,
+        files_sha256=packed.files_sha256,
+    )
+    found = check_installed(lock.model_copy(update={"lean": lean}))
+    assert (found.lean, found.files_sha256) == (True, packed.files_sha256)
 
 
 def test_changed_and_missing_files_are_named(site: tuple[Path, Lock]):

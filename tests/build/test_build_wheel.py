@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from installer.sources import WheelFile
 
-from decideploy.build import build, read_series, repack
+from decideploy.build import build, leave_out, read_series, repack
 from decideploy.build.record import RecordEntry, format_record, parse_record
 from decideploy.build.wheel import rewrite_version, rewrite_wheel_tags
 from decideploy.errors import IntegrityError, PatchError
@@ -126,3 +126,20 @@ ENTRIES = st.builds(
 @given(st.dictionaries(PATHS, ENTRIES))
 def test_record_reads_back_as_written(entries: dict[str, RecordEntry]):
     assert parse_record(format_record(entries).decode()) == entries
+
+
+def test_lean_wheel_lacks_what_is_left_out_and_nothing_else(wheel: Path, tmp_path: Path):
+    (tmp_path / "lean").mkdir()
+    lean = leave_out(wheel, tmp_path / "lean" / NAME, ["vllm/lay*"])
+    with zipfile.ZipFile(wheel) as whole, WheelFile.open(lean.path) as source:
+        source.validate_record()
+        with zipfile.ZipFile(lean.path) as archive:
+            assert set(whole.namelist()) - set(archive.namelist()) == {"vllm/layer.py"}
+            assert "layer.py" not in archive.read(f"{NEW_INFO}/RECORD").decode()
+    assert leave_out(wheel, tmp_path / NAME, ["vllm/lay*"]).sha256 == lean.sha256
+
+
+def test_pattern_that_matches_nothing_is_refused(wheel: Path, tmp_path: Path):
+    with pytest.raises(IntegrityError, match="matches vllm/idle, vllm/none") as caught:
+        leave_out(wheel, tmp_path / NAME, ["vllm/idle", "vllm/layer.py", "vllm/none"])
+    assert "unused_files" in caught.value.next_step

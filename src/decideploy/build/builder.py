@@ -1,4 +1,4 @@
-"""Build: upstream wheel by digest, series applied exactly, wheel equal to its lock, provenance."""
+"""Build: upstream wheel by digest, series applied exactly, wheel equal to its lock; provenance and SBOM."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from decideploy.build.provenance import provenance_statement, write_provenance
+from decideploy.build.sbom import wheel_sbom, write_sbom
 from decideploy.build.series import Patch, read_series
 from decideploy.build.wheel import PackedWheel, repack, wheel_filename
 from decideploy.errors import IntegrityError
@@ -34,6 +35,7 @@ class BuildResult:
     sha256: str
     size_bytes: int
     provenance: Path
+    sbom: Path
     patches: tuple[PatchInfo, ...]
     seconds: float
     upstream_sha256: str
@@ -48,6 +50,7 @@ class BuildResult:
             "sha256": self.sha256,
             "size_bytes": self.size_bytes,
             "provenance": str(self.provenance),
+            "sbom": str(self.sbom),
             "patches": [asdict(patch) for patch in self.patches],
             "seconds": self.seconds,
         }
@@ -86,6 +89,7 @@ def build(
     statement = provenance_statement(
         filename=wheel.name, sha256=packed.sha256, recipe=recipe, lock=lock, series=series
     )
+    bill = wheel_sbom(wheel, sha256=packed.sha256, recipe=recipe, lock=lock, series=series, root=root)
     return BuildResult(
         wheel=wheel,
         sha256=packed.sha256,
@@ -93,6 +97,7 @@ def build(
         recipe_sha256=lock.recipe.sha256,
         size_bytes=packed.size_bytes,
         provenance=write_provenance(wheel, statement),
+        sbom=write_sbom(wheel, bill),
         patches=tuple(_told(patch) for patch in series),
         seconds=time.perf_counter() - started,
     )

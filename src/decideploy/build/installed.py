@@ -22,12 +22,16 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstalledBuild:
-    """A vLLM installation that equals its lock; ``patches`` are the names in the series."""
+    """A vLLM installation that equals its lock; ``patches`` are the names in the series.
+
+    ``lean`` is whether it lacks what the recipe calls unused, as a lean bundle installs it.
+    """
 
     version: str
     recipe: str
     files_sha256: str
     patches: tuple[str, ...]
+    lean: bool = False
 
 
 def check_installed(lock: Lock | None = None) -> InstalledBuild:
@@ -41,7 +45,8 @@ def check_installed(lock: Lock | None = None) -> InstalledBuild:
     record = _record(found)
     digests = _hash_files(found, [path for path in record if is_package_file(path)])
     digest = digest_files(digests.items())
-    if digest != lock.wheel.files_sha256:
+    lean = lock.lean is not None and digest == lock.lean.files_sha256
+    if not lean and digest != lock.wheel.files_sha256:
         raise _difference(record, digests, digest, lock, str(found.locate_file("vllm")))
     _refuse_unlisted(found, record)
     _refuse_shadow(found)
@@ -50,6 +55,7 @@ def check_installed(lock: Lock | None = None) -> InstalledBuild:
         recipe=lock.recipe.name,
         files_sha256=digest,
         patches=tuple(patch.name for patch in lock.series.patches),
+        lean=lean,
     )
 
 

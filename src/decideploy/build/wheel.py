@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -74,6 +75,45 @@ def repack(upstream: Path, target: Path, *, recipe: Recipe, series: Sequence[Pat
     )
 
 
+def leave_out(wheel: Path, target: Path, patterns: Sequence[str]) -> PackedWheel:
+    """Write ``wheel`` without the members that match shell-style ``patterns`` to ``target`` and check it.
+
+    RECORD loses their lines; everything else keeps its bytes.
+
+    Raises:
+        IntegrityError: a pattern matches nothing, or the wheel is malformed.
+    """
+    with open_zip(wheel) as source, target.open("wb") as file:
+        dist_info = _dist_info(source, wheel.name)
+        dropped = _matching(source.members, patterns, wheel.name)
+        record = parse_record(source.read(f"{dist_info}/RECORD").decode())
+        kept = {path: entry for path, entry in record.items() if path not in dropped}
+        writer = ZipWriter(file)
+        for name, info in source.members.items():
+            if name == f"{dist_info}/RECORD":
+                writer.add(name, info, format_record(kept))
+            elif name not in dropped:
+                writer.copy(name, info, source.compressed(name))
+        writer.close()
+    return PackedWheel(
+        path=target,
+        sha256=writer.sha256,
+        size_bytes=writer.size_bytes,
+        files_sha256=_validate(target, dist_info, set()),
+    )
+
+
+def _matching(names: Iterable[str], patterns: Sequence[str], where: str) -> set[str]:
+    found = {pattern: {name for name in names if fnmatchcase(name, pattern)} for pattern in patterns}
+    if idle := [pattern for pattern, matched in found.items() if not matched]:
+        raise IntegrityError(
+            f"the wheel has nothing that matches {', '.join(idle)}",
+            where=where,
+            next_step="correct bundle.unused_files in the recipe",
+        )
+    return set().union(*found.values())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Layout:
     dist_info: str
@@ -85,12 +125,16 @@ class _Layout:
         return f"{self.new_dist_info}/{name.removeprefix(prefix)}" if name.startswith(prefix) else name
 
 
-def _read_layout(source: ZipReader, recipe: Recipe) -> _Layout:
+def _dist_info(source: ZipReader, where: str) -> str:
     folders = {name.split("/")[0] for name in source.members if name.split("/")[0].endswith(".dist-info")}
-    where = recipe.upstream.wheel.filename
     if len(folders) != 1:
         raise IntegrityError(f"the wheel has {len(folders)} dist-info folders, not one", where=where)
-    (dist_info,) = folders
+    return folders.pop()
+
+
+def _read_layout(source: ZipReader, recipe: Recipe) -> _Layout:
+    where = recipe.upstream.wheel.filename
+    dist_info = _dist_info(source, where)
     try:
         record = parse_record(source.read(f"{dist_info}/RECORD").decode())
     except (KeyError, ValueError) as error:

@@ -61,6 +61,7 @@ def _build(options: argparse.Namespace, console: Console) -> int:
     console.print(f"wheel       {result.wheel}", soft_wrap=True)
     console.print(f"sha256      {result.sha256}")
     console.print(f"provenance  {result.provenance}", soft_wrap=True)
+    console.print(f"sbom        {result.sbom}", soft_wrap=True)
     for patch in result.patches:
         console.print(f"patch       {patch.name}  {patch.sha256[:16]}")
     console.print(f"took        {result.seconds:.1f} s")

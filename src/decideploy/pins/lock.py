@@ -67,6 +67,12 @@ class OutputWheel(PinnedFile):
     files_sha256: Sha256
 
 
+class LeanWheel(PinnedFile):
+    """The patched wheel without what the recipe calls unused; ``files_sha256`` as in :class:`OutputWheel`."""
+
+    files_sha256: Sha256
+
+
 class Lock(FileModel):
     """The contents of ``build/locks/<name>.json``."""
 
@@ -76,6 +82,7 @@ class Lock(FileModel):
     upstream: Upstream
     requirements: tuple[RequirementFile, ...]
     wheel: OutputWheel
+    lean: LeanWheel | None = None
 
     def requirement_file(self, python: str) -> RequirementFile:
         """Return the runtime requirement file for ``python``, such as ``"3.12"``.

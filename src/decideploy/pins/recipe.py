@@ -81,6 +81,24 @@ class TorchPin(FileModel):
     sha256: Mapping[PythonVersion, Sha256]
 
 
+class BundleChoice(FileModel):
+    """What a bundle may leave out, each as shell-style patterns.
+
+    ``from_host`` and ``unused_packages`` match names of locked distributions: those that come with a torch
+    that is installed already, and those that this model never calls. ``unused_files`` match paths inside the
+    wheel, for the lean one.
+    """
+
+    from_host: tuple[str, ...] = ()
+    unused_packages: tuple[str, ...] = ()
+    unused_files: tuple[str, ...] = ()
+
+    @property
+    def has_lean(self) -> bool:
+        """Whether there is anything that a lean bundle leaves out."""
+        return bool(self.unused_packages or self.unused_files)
+
+
 class Recipe(FileModel):
     """The contents of ``build/recipes/<name>.toml``."""
 
@@ -90,6 +108,7 @@ class Recipe(FileModel):
     output: Output
     requirements: Requirements
     torch: TorchPin | None = None
+    bundle: BundleChoice = BundleChoice()
 
     @model_validator(mode="after")
     def _torch_for_every_python(self) -> Recipe:
