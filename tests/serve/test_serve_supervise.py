@@ -54,6 +54,11 @@ class Engines:
         return supervise(self.start, self.bring_up, self.announced.append, policy, console)
 
 
+class Interrupting(list[int]):
+    def append(self, _result: int) -> None:
+        raise KeyboardInterrupt
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
@@ -99,6 +104,12 @@ def test_the_first_start_is_never_repeated() -> None:
     with pytest.raises(EngineError, match="did not come up"):
         engines.run("on-failure")
     assert engines.started == 1
+
+
+def test_a_stop_that_is_asked_for_while_ready_is_told_ends_serve_as_later() -> None:
+    engines = Engines(["dies"], announced=Interrupting())
+    assert engines.run("on-failure") == 1
+    assert (engines.open, engines.started) == (0, 1)
 
 
 def test_an_interrupt_between_two_engines_ends_serve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from decideploy.serve.engine_log import EngineLog
 
 _REAPER = Path(__file__).with_name("reaper.py")
 _POLL_S = 0.25
+_SIGNAL_CHECK_S = 1.0
 _KILL_WAIT_S = 15.0
 # What a stop may take that was asked for twice.
 _HASTE_S = 5.0
@@ -222,9 +223,14 @@ class EngineProcess:
         )
 
     def wait(self) -> int:
-        """Wait until the engine ends by itself; returns its exit status."""
-        assert self._process is not None
-        return self._process.wait()
+        """Wait until the engine ends by itself; returns its exit status.
+
+        Signal handlers run meanwhile, within a second: one that comes just before a wait without a limit, or
+        that another thread takes, would not end that wait.
+        """
+        while (status := self._wait_quietly(_SIGNAL_CHECK_S)) is None:
+            pass
+        return status
 
     def check_alive(self) -> None:
         """EngineError 503 with the last log lines when the engine has ended."""

@@ -47,10 +47,8 @@ def supervise(
     ``announce`` is told of the first start only. Between two engines there is none, and no port is held.
     """
     with engines() as engine:
-        result = bring_up(engine)
-        announce(result)
-        since = time.monotonic()
-        fault = _until_death(engine, console)
+        result, since = bring_up(engine), time.monotonic()
+        fault = _until_death(engine, lambda: announce(result), console)
     pauses = _pauses(policy)
     while fault is not None:
         if time.monotonic() - since > _STEADY_S:
@@ -62,8 +60,7 @@ def supervise(
             time.sleep(pause_s)
             with engines() as engine:
                 result, since = bring_up(engine), time.monotonic()
-                console.print("ready again")
-                fault = _until_death(engine, console)
+                fault = _until_death(engine, lambda: console.print("ready again"), console)
         except EngineError as error:
             fault = error
         except KeyboardInterrupt:
@@ -78,9 +75,12 @@ def _pauses(policy: Policy) -> Iterator[float]:
             yield min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
 
 
-def _until_death(engine: EngineProcess, console: Console) -> EngineError | None:
+def _until_death(
+    engine: EngineProcess, tell_ready: Callable[[], object], console: Console
+) -> EngineError | None:
     """None on SIGINT or SIGTERM; the error that tells the engine's death when it ends by itself."""
     try:
+        tell_ready()
         engine.wait()
         engine.check_alive()
     except KeyboardInterrupt:
