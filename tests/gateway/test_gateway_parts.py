@@ -15,7 +15,7 @@ from decideploy.gateway.keys import KeyFile, Keyring, read_keys
 from decideploy.gateway.lifecycle import own_url
 from decideploy.gateway.metrics import TALLY, Tally
 from decideploy.gateway.readiness import Readiness, Rules
-from decideploy.gateway.refusals import dialect
+from decideploy.gateway.refusals import QUEUE_FULL, TIMEOUT, UNAUTHORIZED, body, dialect
 
 
 def test_keys_come_from_variable_and_file(tmp_path: Path) -> None:
@@ -237,3 +237,16 @@ def test_own_url_and_dialects() -> None:
     assert own_url(Args) == "http://[::1]:8123"
     paths = ("/v1/decide", "/v1/systemone", "/v1/decisions", "/v1/chat/completions", "/tokenize")
     assert [dialect(path) for path in paths] == ["decide", "systemone", "decisions", "openai", "other"]
+
+
+def test_a_refusal_has_the_type_that_the_clients_of_its_api_turn_into_an_exception() -> None:
+    def kinds(path: str) -> list[str]:
+        told = [json.loads(body(refusal, path)) for refusal in (UNAUTHORIZED, QUEUE_FULL, TIMEOUT)]
+        return [document["error"]["type"] for document in told]
+
+    openai = ["invalid_request_error", "rate_limit_error", "server_error"]
+    assert kinds("/v1/decide") == kinds("/v1/chat/completions") == openai
+    assert kinds("/v1/messages") == ["authentication_error", "rate_limit_error", "api_error"]
+    assert json.loads(body(QUEUE_FULL, "/v1/messages"))["type"] == "error"
+    (detail,) = json.loads(body(QUEUE_FULL, "/v1/systemone"))["detail"]
+    assert (detail["loc"], detail["type"]) == (["request"], "queue_full")

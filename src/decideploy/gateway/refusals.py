@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
+
+from decideploy.api.errors import Failure, detail_envelope, error_envelope
+from decideploy.api.faults import Fault
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -88,11 +90,17 @@ TIMEOUT: Final = Refusal(
 CLIENT_LEFT: Final = Refusal(status=499, outcome="client_left", code="client_left", message="the client left")
 
 SYSTEMONE_PATH: Final = "/v1/systemone"
+_MESSAGES_PATH: Final = "/v1/messages"
 _DIALECTS: Final = {
     "/v1/decide": "decide",
     "/v1/decide/info": "decide",
     SYSTEMONE_PATH: "systemone",
     "/v1/decisions": "decisions",
+}
+_ANTHROPIC_TYPES: Final[dict[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 
 
@@ -103,7 +111,24 @@ def dialect(path: str) -> str:
 
 def body(refusal: Refusal, path: str) -> bytes:
     """``refusal`` as the clients of ``path`` read errors, JSON in UTF-8."""
-    return json.dumps(_ENVELOPES.get(dialect(path), _openai)(refusal)).encode()
+    return json.dumps(_envelope(refusal, path)).encode()
+
+
+def _envelope(refusal: Refusal, path: str) -> dict[str, Any]:
+    if path.startswith(_MESSAGES_PATH):
+        return _anthropic(refusal)
+    fault = Fault(location=("request",), message=refusal.message, code=refusal.code)
+    failure = Failure(status=refusal.status, message=refusal.message, code=refusal.code, faults=(fault,))
+    envelope = detail_envelope if path == SYSTEMONE_PATH else error_envelope
+    return envelope(failure).model_dump(mode="json")
+
+
+def _anthropic(refusal: Refusal) -> dict[str, Any]:
+    """The engine serves Anthropic's Messages API as well, whose clients read this envelope."""
+    server = HTTPStatus.INTERNAL_SERVER_ERROR
+    other = "api_error" if refusal.status >= server else "invalid_request_error"
+    kind = _ANTHROPIC_TYPES.get(refusal.status, other)
+    return {"type": "error", "error": {"type": kind, "message": refusal.message}}
 
 
 def headers(refusal: Refusal, content: bytes) -> Headers:
@@ -117,31 +142,3 @@ def headers(refusal: Refusal, content: bytes) -> Headers:
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         found.append((b"www-authenticate", b"Bearer"))
     return found
-
-
-def _decide(refusal: Refusal) -> dict[str, Any]:
-    return _error(refusal, _kind(refusal))
-
-
-def _openai(refusal: Refusal) -> dict[str, Any]:
-    # OpenAI has a type of its own for this one.
-    limited = refusal.status == HTTPStatus.TOO_MANY_REQUESTS
-    return _error(refusal, "rate_limit_error" if limited else _kind(refusal))
-
-
-def _systemone(refusal: Refusal) -> dict[str, Any]:
-    return {"detail": [{"loc": ["request"], "msg": refusal.message, "type": refusal.code}]}
-
-
-def _error(refusal: Refusal, kind: str) -> dict[str, Any]:
-    return {"error": {"message": refusal.message, "type": kind, "param": None, "code": refusal.code}}
-
-
-def _kind(refusal: Refusal) -> str:
-    return "server_error" if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-
-
-_ENVELOPES: Final[dict[str, Callable[[Refusal], dict[str, Any]]]] = {
-    "decide": _decide,
-    "systemone": _systemone,
-}
