@@ -17,12 +17,11 @@ from decideploy.gateway.exchange import App, Exchange, Message, Receive, Scope, 
 from decideploy.gateway.keys import Caller, KeyFile
 from decideploy.gateway.lifecycle import Lifecycle, Prove
 from decideploy.gateway.metrics import TALLY, GatewayMetrics, Tally, shared_metrics
+from decideploy.gateway.probes import LIVE_PATH, READY_PATH, Described, describe_probes
 from decideploy.gateway.readiness import Readiness, Rules
 from decideploy.gateway.refusals import Headers, Refusal
 from decideploy.gateway.settings import ServerSettings, read_settings
 
-LIVE_PATH: Final = "/live"
-READY_PATH: Final = "/ready"
 _METRICS_PATH: Final = "/metrics"
 # They only tell something, so they take no slot.
 _CHEAP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -95,7 +94,10 @@ class Gateway:
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def watched(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
-                self.lifecycle.start(scope.get("app"))
+                app = scope.get("app")
+                if isinstance(app, Described):
+                    describe_probes(app)
+                self.lifecycle.start(app)
             elif message["type"].startswith("lifespan.shutdown"):
                 await self.lifecycle.stop()
                 self._log.close()
