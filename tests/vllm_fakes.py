@@ -38,6 +38,7 @@ class FakeClient:
             scheduler_config=SimpleNamespace(max_num_seqs=64),
             speculative_config=None,
             device_config=SimpleNamespace(device_type="cpu"),
+            parallel_config=SimpleNamespace(_api_process_count=1),
         )
         self.renderer = SimpleNamespace(mm_processor=None)
         self.calls: list[dict[str, Any]] = []

@@ -6,8 +6,8 @@ import pytest
 
 from decideploy.errors import ConfigError
 from decideploy.plan import Workload
-from decideploy.plan.launch_plan import media_domains
-from decideploy.serve.engine_settings import image_faults, image_policy
+from decideploy.plan.argv import media_domains
+from decideploy.serve.engine_settings import image_faults, image_policy, process_faults
 
 
 def engine(device: str, *, both_directions: bool) -> SimpleNamespace:
@@ -39,3 +39,9 @@ def test_an_engine_that_was_told_no_hosts_allows_none_here() -> None:
 def test_a_domain_that_is_no_host_name_stops_the_start() -> None:
     with pytest.raises(ConfigError, match="no host name"):
         image_policy(SimpleNamespace(allowed_media_domains=["10.0.0.1"]), 1)
+
+
+def test_one_process_answers_the_port() -> None:
+    assert not list(process_faults(SimpleNamespace(_api_process_count=1)))
+    (fault,) = process_faults(SimpleNamespace(_api_process_count=2))
+    assert (fault.code, fault.where) == ("api-server-count", "vllm serve --api-server-count")

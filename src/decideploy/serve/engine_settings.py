@@ -34,7 +34,11 @@ def find_adapter(adapters: Mapping[str, Adapter]) -> Adapter:
 
 def check_engine(vllm_config: Any) -> None:
     """Raise VerificationError naming every engine setting with which read-outs would be wrong or missing."""
-    faults = (*engine_faults(vllm_config.model_config), *image_faults(vllm_config))
+    faults = (
+        *engine_faults(vllm_config.model_config),
+        *image_faults(vllm_config),
+        *process_faults(vllm_config.parallel_config),
+    )
     if faults:
         raise VerificationError("the engine's settings do not fit decisions", issues=faults)
 
@@ -75,6 +79,17 @@ def image_faults(vllm_config: Any) -> Iterator[Diagnostic]:
             what="the tokens of an image attend to each other in both directions, which no CPU kernel does",
             where="vllm serve",
             next_step="start the engine with --language-model-only, or on a GPU",
+        )
+
+
+def process_faults(parallel_config: Any) -> Iterator[Diagnostic]:
+    """A fault where several processes would answer one port: keys agree, but each counts for itself."""
+    if (count := parallel_config._api_process_count) > 1:
+        yield Diagnostic(
+            code="api-server-count",
+            what=f"{count} API servers share the port; the queue, readiness and drain are those of one",
+            where="vllm serve --api-server-count",
+            next_step="start the engine with --api-server-count 1, one server for each GPU",
         )
 
 
