@@ -1,12 +1,16 @@
-"""Fixtures that several packages share: the demo models, each made once a session."""
+"""What several packages share: the demo models, each made once a session, and how examples are drawn."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from decideploy.demo import write_demo_model
+
+# The same examples on every machine, and no time that a busy one could exceed.
+settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

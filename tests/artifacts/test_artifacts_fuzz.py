@@ -26,11 +26,9 @@ from decideploy.artifacts.text import RULES as TEXT_RULES
 pytestmark = pytest.mark.integration
 
 FUZZ = settings(
-    max_examples=150,
-    deadline=5000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-FEW = settings(FUZZ, max_examples=8, deadline=None)
+FEW = settings(FUZZ, max_examples=8)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -26,7 +26,8 @@ def answer(path: str, body: Any) -> Reply:
     if path == "/v1/systemone":
         return (200, {}) if body else (422, {})
     words = len(body["state"].split())
-    time.sleep(0.015 if words < 500 else 0.002)
+    # Far from the completions', so that what a busy machine adds to both leaves them apart.
+    time.sleep(0.05 if words < 500 else 0.002)
     options = body.get("options", ["false", "true"])
     return 200, decision_document(options, [1 / len(options)] * len(options), prompt_tokens=OVERHEAD + words)
 
@@ -40,7 +41,7 @@ def test_plain_load_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     for row in report["rows"]:
         assert row["prompt_tokens"] == 90
         assert row["errors"] == {}
-        assert 0.015 <= row["p50_s"] <= row["p95_s"] <= row["p99_s"]
+        assert 0.05 <= row["p50_s"] <= row["p95_s"] <= row["p99_s"]
     states = [body["state"] for body in server.bodies()]
     assert len(set(states)) == len(states)
 

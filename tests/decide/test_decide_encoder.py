@@ -162,7 +162,8 @@ def test_other_threads_run_while_a_text_is_encoded(encoder: PromptEncoder) -> No
     while encoding.is_alive():
         time.sleep(0.001)
         turns += 1
-    assert turns > 20
+    # One that is not let in before the end has a turn at most.
+    assert turns > 3
 
 
 @given(text=st.text() | HOSTILE | st.text(alphabet="turn>oslfae ").map(lambda text: text * 20))

@@ -187,13 +187,13 @@ def control_plane() -> Iterator[ControlPlane]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = asyncio.run_coroutine_threadsafe(_start(plane), loop).result(10)
+    server = asyncio.run_coroutine_threadsafe(_start(plane), loop).result(120)
     try:
         yield plane
     finally:
-        asyncio.run_coroutine_threadsafe(_stop(server), loop).result(10)
+        asyncio.run_coroutine_threadsafe(_stop(server), loop).result(120)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(120)
         loop.close()
 
 

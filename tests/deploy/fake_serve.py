@@ -1,8 +1,11 @@
 """Takes the place of ``decideploy serve`` in a test's checkout: the self-test's routes, and one behaviour.
 
 FAKE_SERVE is ``serves``, ``dies`` (before it is ready), ``loads`` (never ready) or a fault of fake_server
-that a self-test finds. FAKE_SERVE_PID names a file for the process id. POST /slow takes its time.
+that a self-test finds. FAKE_SERVE_PID names a file for the process id. POST /slow is answered when the server
+is asked to stop.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -16,13 +19,14 @@ from decideploy.fake_server import Routes, Server
 
 
 class SlowRoutes(Routes):
+    server: DrainingServer
+
     def do_POST(self) -> None:  # noqa: N802 - http.server's name
         if self.path == "/die":
             os._exit(9)
         if self.path == "/slow":
             print("answering slowly", flush=True)
-            time.sleep(1.5)
-            self.answer({"slow": True})
+            self.answer({"slow": self.server.stopping.wait(120)})
             return
         super().do_POST()
 
@@ -32,7 +36,12 @@ class DrainingServer(Server):
     daemon_threads = False
     block_on_close = True
 
+    def __init__(self, port: int, fault: str) -> None:
+        super().__init__(port, fault)
+        self.stopping = threading.Event()
+
     def stop(self) -> None:
+        self.stopping.set()
         threading.Thread(target=self.shutdown).start()
 
 

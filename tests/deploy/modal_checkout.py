@@ -63,7 +63,7 @@ class Checkout:
             env=self.environment(url, **env),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
 

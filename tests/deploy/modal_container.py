@@ -6,10 +6,8 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,18 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 from control_plane import ControlPlane
 from modal_checkout import ROOT, Checkout
 from modal_proto import api_pb2
+from waiting import PATIENCE_S, alive, until
 
 CHECKPOINT_ID = "ch-1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -95,11 +87,8 @@ class Container:
         written.write_text(json.dumps({"task_id": task_id}))
         written.replace(self.restore_file)
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, self.output()
-            time.sleep(0.05)
+    def until(self, condition: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
+        until(condition, within_s, told=self.output)
 
     def terminate(self) -> None:
         """SIGTERM, once the runtime listens for it: until its hooks have returned it does not."""
@@ -109,19 +98,19 @@ class Container:
 
     def until_serving(self) -> None:
         self.until(lambda: "ready after" in self.output() or self.ended())
-        assert httpx.get(f"{self.url}/health", trust_env=False).status_code == 200
+        assert httpx.get(f"{self.url}/health", timeout=PATIENCE_S, trust_env=False).status_code == 200
 
     def ended(self) -> bool:
         assert self.process is not None
         return self.process.poll() is not None
 
-    def wait(self, timeout_s: float = 30.0) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         assert self.process is not None
         return self.process.wait(timeout_s)
 
     def child_is_gone(self) -> bool:
         """Whether the process that stands for the server has ended; it must have been started."""
-        return not psutil.pid_exists(int(self.pid_file.read_text()))
+        return not alive(int(self.pid_file.read_text()))
 
     def failure(self) -> str:
         """The exception that the container reported to Modal."""

@@ -239,5 +239,5 @@ def test_a_fault_ends_the_deployment_and_is_told(fault: str, refusals: dict[str,
 
 def test_an_unreachable_control_plane_is_found_in_seconds(refusals: dict[str, Refusal]) -> None:
     # The client alone takes 57 s; a deployment refused by a control plane tells how slow this machine is now.
-    assert refusals["unreachable"].seconds < refusals["token"].seconds + 15
+    assert refusals["unreachable"].seconds < 2 * refusals["token"].seconds + 25
     assert refusals["unreachable"].plane.requests == []

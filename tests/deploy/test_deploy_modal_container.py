@@ -14,7 +14,8 @@ import httpx
 import pytest
 from control_plane import control_plane
 from modal_checkout import REVISION, make_checkout
-from modal_container import Container, free_port, mark_verified, relocate, replace_serve, running
+from modal_container import Container, mark_verified, relocate, replace_serve, running
+from waiting import PATIENCE_S, free_port
 
 # Each starts processes for seconds, too many for the fast tests.
 pytestmark = pytest.mark.integration
@@ -56,13 +57,13 @@ def container(deployment: Container) -> Iterator[Container]:
 def test_it_serves_until_sigterm_and_then_drains(container: Container) -> None:
     with running(container, "serves"), ThreadPoolExecutor() as pool:
         container.until_serving()
-        slow = pool.submit(httpx.post, f"{container.url}/slow", json={}, trust_env=False)
+        slow = pool.submit(httpx.post, f"{container.url}/slow", json={}, timeout=PATIENCE_S, trust_env=False)
         container.until(lambda: "answering slowly" in container.output())
         assert not slow.done()
         container.terminate()
-        assert slow.result(20).json() == {"slow": True}
+        assert slow.result().json() == {"slow": True}
         assert container.wait() == 0
-        assert container.child_is_gone()
+        container.until(container.child_is_gone)
     assert "drained" in container.output()
     assert container.plane.sent("TaskResult") == []
     committed = {request.volume_id for request in container.plane.sent("VolumeCommit")}
@@ -84,7 +85,7 @@ def test_weights_that_no_job_verified_stop_it_before_anything_loads(container: C
 def test_a_server_that_dies_while_loading_is_told_and_leaves_nothing(container: Container) -> None:
     with running(container, "dies"):
         container.wait()
-        assert container.child_is_gone()
+        container.until(container.child_is_gone)
     assert "exit status 5 before it was ready" in container.failure()
     assert "the cause of it" in container.output()
 
@@ -93,9 +94,9 @@ def test_the_death_of_the_server_ends_the_container_as_a_failure(container: Cont
     with running(container, "serves"):
         container.until_serving()
         with pytest.raises(httpx.HTTPError):
-            httpx.post(f"{container.url}/die", trust_env=False)
-        container.wait(10)
-        assert container.child_is_gone()
+            httpx.post(f"{container.url}/die", timeout=PATIENCE_S, trust_env=False)
+        container.wait()
+        container.until(container.child_is_gone)
     assert "ended by itself with exit status 9" in container.failure()
 
 
@@ -106,7 +107,7 @@ def test_a_container_stopped_while_loading_leaves_nothing(number: int, container
         container.until(container.pid_file.read_text)
         os.kill(container.process.pid, number)
         container.wait()
-        container.until(container.child_is_gone, 10)
+        container.until(container.child_is_gone)
 
 
 def test_a_restored_container_is_proven_again(snapshot_deployment: Container) -> None:
@@ -132,5 +133,5 @@ def test_a_restored_container_that_answers_wrongly_gets_no_traffic(snapshot_depl
         container.until(lambda: container.plane.sent("ContainerCheckpoint") or container.ended())
         container.restore("ta-2")
         container.wait()
-        assert container.child_is_gone()
+        container.until(container.child_is_gone)
     assert "adapter" in container.failure()

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
+from waiting import turns_true
 
 from decideploy.gateway import Gateway, GatewayMetrics, ServerSettings
 from decideploy.gateway.access_log import AccessLog
@@ -236,16 +237,10 @@ async def served(
     inbox.put_nowait({"type": "lifespan.startup"})
     assert (await outbox.get())["type"] == "lifespan.startup.complete"
     if wait:
-        await until(lambda: gateway.readiness.phase not in ("starting", "testing"))
+        await turns_true(lambda: gateway.readiness.phase not in ("starting", "testing"))
     try:
         yield Served(gateway, app, registry, stream, log)
     finally:
         app.release.set()
         inbox.put_nowait({"type": "lifespan.shutdown"})
         await life
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)

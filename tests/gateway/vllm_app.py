@@ -1,14 +1,15 @@
 """vLLM's own application and HTTP server over an engine made in code, behind the gateway.
 
-python vllm_app.py PORT
-
-POST /kill makes the engine die as vLLM's monitor tells it; POST /v1/wait works until it is cancelled and
-GET /stopped tells how often that was; POST /v1/completions/stream streams for four seconds.
+Run with its port and the path of a file, ``release``. POST /kill makes the engine die as vLLM's monitor tells
+it. POST /v1/wait works until it is cancelled; GET /counts tells how many of those began and how many were
+cancelled. POST /v1/completions/stream streams until the file is there.
 """
 
 import asyncio
 import socket
 import sys
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 from fastapi import FastAPI, Request
@@ -19,7 +20,7 @@ from vllm.entrypoints.launchers.launcher import serve_http
 from vllm.entrypoints.serve.utils.api_utils import with_cancellation
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-STOPPED = []
+COUNTS = Counter(started=0, stopped=0)
 
 
 class Engine:
@@ -39,7 +40,7 @@ class Engine:
         print("vLLM's own stop", flush=True)
 
 
-def add_routes(app: FastAPI, engine: Engine) -> None:
+def add_routes(app: FastAPI, engine: Engine, release: Path) -> None:
     @app.post("/v1/decide")
     async def decide() -> dict:
         return {"probabilities": [0.25, 0.75]}
@@ -52,35 +53,37 @@ def add_routes(app: FastAPI, engine: Engine) -> None:
     @app.post("/v1/wait")
     @with_cancellation
     async def wait(body: dict, raw_request: Request) -> dict:
+        COUNTS["started"] += 1
         try:
-            await asyncio.sleep(600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
-            STOPPED.append(body)
+            COUNTS["stopped"] += 1
             raise
         return {}
 
-    @app.get("/stopped")
-    async def stopped() -> int:
-        return len(STOPPED)
+    @app.get("/counts")
+    async def counts() -> dict:
+        return COUNTS
 
     @app.post("/v1/completions/stream")
     async def stream() -> StreamingResponse:
         async def events():
-            for number in range(40):
-                yield f"data: {number}\n\n"
-                await asyncio.sleep(0.1)
+            yield "data: first\n\n"
+            while not release.exists():
+                await asyncio.sleep(0.05)
+            yield "data: last\n\n"
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
 
-async def main(port: int) -> None:
+async def serve(port: int, release: Path) -> None:
     argv = ["model", "--port", str(port), "--host", "127.0.0.1", "--allowed-origins", "[]"]
     argv += ["--middleware", "decideploy.gateway.Gateway", "--disable-uvicorn-access-log"]
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(argv)
     engine = Engine()
     app = build_app(args, ("generate",), None)
     app.state.engine_client, app.state.log_stats, app.state.args = engine, False, args
-    add_routes(app, engine)
+    add_routes(app, engine, release)
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", port))
@@ -88,10 +91,11 @@ async def main(port: int) -> None:
     print("ended", flush=True)
 
 
-if __name__ == "__main__":
+def main() -> None:
     from decideploy.gateway import lifecycle
 
     # Its self-test needs a model.
     proof = SimpleNamespace(failures=(), to_dict=lambda: {"passed": True})
     lifecycle._selftest = lambda _url, _token, **_: proof
-    asyncio.run(main(int(sys.argv[1])))
+    port, release = sys.argv[1:]
+    asyncio.run(serve(int(port), Path(release)))

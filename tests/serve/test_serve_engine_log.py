@@ -2,10 +2,10 @@ import errno
 import io
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, until
 
 from decideploy.serve.engine_log import EngineLog
 
@@ -17,7 +17,7 @@ def read(tmp_path: Path, text: str | bytes) -> EngineLog:
     log.prepare()
     raw = text if isinstance(text, bytes) else text.encode()
     log.follow(io.BufferedReader(io.BytesIO(raw)))
-    log.wait(10)
+    log.wait(PATIENCE_S)
     return log
 
 
@@ -109,12 +109,9 @@ def test_output_is_in_the_file_before_its_line_ends(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     log.follow(os.fdopen(read_end, "rb"))
     os.write(write_end, b"loading ...")
-    deadline = time.monotonic() + 10
-    while log.path.read_bytes() != b"loading ..." and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert log.path.read_bytes() == b"loading ..."
+    until(lambda: log.path.read_bytes() == b"loading ...", told=log.path.read_bytes)
     os.close(write_end)
-    log.wait(10)
+    log.wait(PATIENCE_S)
     assert log.tail() == ("loading ...",)
 
 
@@ -126,11 +123,11 @@ def test_full_disk_is_noted_once_and_the_engine_drained(tmp_path: Path) -> None:
     log.follow(os.fdopen(read_end, "rb"))
     writer = threading.Thread(target=lambda: [os.write(write_end, b"y" * 99 + b"\n") for _ in range(5000)])
     writer.start()
-    writer.join(20)
+    writer.join(PATIENCE_S)
     assert not writer.is_alive()
     os.write(write_end, b"ERROR 12-31 MemoryError\n")
     os.close(write_end)
-    log.wait(10)
+    log.wait(PATIENCE_S)
     assert log.tail()[-1] == "ERROR 12-31 MemoryError"
     assert "free memory" in log.cause
 
@@ -139,7 +136,7 @@ def test_note_of_a_full_disk_names_it(tmp_path: Path) -> None:
     log = EngineLog(tmp_path / "engine.log")
     log.path.symlink_to("/dev/full")
     log.follow(io.BufferedReader(io.BytesIO(b"one\ntwo\n")))
-    log.wait(10)
+    log.wait(PATIENCE_S)
     assert log.tail()[1:] == ("one", "two")
     assert os.strerror(errno.ENOSPC) in log.tail()[0]
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from waiting import PATIENCE_S, free_port, is_free
 
 import decideploy.artifacts
 import decideploy.build
@@ -22,6 +22,7 @@ from decideploy.gateway import ServerSettings, read_settings
 from decideploy.hardware import card_report
 from decideploy.plan import Workload
 from decideploy.serve import SelfTestError, ServeOptions, serve, stages, state_folder
+from decideploy.serve.launch import EngineProcess
 from decideploy.serve.stages import example_command, usable_hardware
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plan"))
@@ -32,9 +33,7 @@ SERVER = Path(__file__).with_name("fake_server.py")
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture
@@ -65,9 +64,8 @@ def ground(monkeypatch: pytest.MonkeyPatch, port: int) -> Any:
 
 
 def options(port: int, tmp_path: Path, **changes: Any) -> ServeOptions:
-    return ServeOptions(
-        **{"model": "/models/m", "port": port, "state_dir": tmp_path, "startup_timeout_s": 20.0, **changes}
-    )
+    usual = {"model": "/models/m", "port": port, "state_dir": tmp_path, "startup_timeout_s": PATIENCE_S}
+    return ServeOptions(**{**usual, **changes})
 
 
 def test_check_asks_each_kind_and_stops(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
@@ -77,9 +75,7 @@ def test_check_asks_each_kind_and_stops(ground: Any, port: int, tmp_path: Path, 
     assert not result.selftest.failures
     text = console.export_text()
     assert [name for name in ("build", "verify", "plan", "launch", "self-test") if name not in text] == []
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        free.bind(("127.0.0.1", port))
+    assert is_free(port)
 
 
 def test_check_as_json_is_one_document(
@@ -141,9 +137,7 @@ def test_failed_selftest_stops_the_engine(ground: Any, port: int, tmp_path: Path
     ground.fault = "adapter-is-base"
     with pytest.raises(SelfTestError, match="adapter-moves"):
         serve(options(port, tmp_path), console)
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        free.bind(("127.0.0.1", port))
+    assert is_free(port)
 
 
 def test_dry_run_starts_nothing_and_prints_the_plan(
@@ -193,22 +187,28 @@ def test_unwritable_state_folder_is_told_by_the_demo_model(tmp_path: Path) -> No
     assert "DECIDEPLOY_HOME" in caught.value.next_step
 
 
-def test_sigterm_ends_serve_cleanly(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
+def test_sigterm_ends_serve_cleanly(
+    ground: Any, port: int, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    threading.Thread(target=terminate_when_ready, args=(console,), daemon=True).start()
+    serving, wait = threading.Event(), EngineProcess.wait
+
+    def watched(engine: EngineProcess) -> int:
+        serving.set()
+        return wait(engine)
+
+    def terminate() -> None:
+        if serving.wait(PATIENCE_S):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(EngineProcess, "wait", watched)
+    threading.Thread(target=terminate, daemon=True).start()
     result = serve(options(port, tmp_path), console)
     assert result.base_url == f"http://127.0.0.1:{port}"
     text = console.export_text()
     assert f"curl -s http://127.0.0.1:{port}/v1/decide" in text
     assert text.rstrip().endswith("stopped")
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def terminate_when_ready(console: Console) -> None:
-    deadline = time.monotonic() + 30
-    while "curl" not in console.export_text(clear=False) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_example_command_is_what_a_shell_runs() -> None:
