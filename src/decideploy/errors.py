@@ -67,7 +67,7 @@ class ConfigError(Error):
 
 
 class IntegrityError(Error):
-    """Bytes are not what a lock names."""
+    """Bytes are not what a lock names; ``faults`` holds every fault where there are several."""
 
     exit_code = 3
 
@@ -80,14 +80,18 @@ class IntegrityError(Error):
         expected: str = "",
         actual: str = "",
         source: str = "",
+        faults: Sequence[Diagnostic] = (),
     ) -> None:
         super().__init__(what, where=where, next_step=next_step)
+        self.faults = tuple(faults)
         self.expected = expected
         self.actual = actual
         self.source = source
 
     def diagnostics(self) -> Sequence[Diagnostic]:
-        """The fault with what was expected, what was found and whence it came."""
+        """Every fault, or the one with what was expected, what was found and whence it came."""
+        if self.faults:
+            return self.faults
         parts = [self.what]
         if self.expected or self.actual:
             parts.append(f"expected {self.expected or 'nothing'}, found {self.actual or 'nothing'}")

@@ -45,7 +45,7 @@ def verify_signature(manifest: Path, public_key: Path) -> None:
         raise IntegrityError(
             f"{signature if not signature.is_file() else public_key} is missing",
             where=str(manifest),
-            next_step="sign the manifest with `decideploy lock-model --sign-key`",
+            next_step="sign it with `decideploy lock-model --sign-key` or `decideploy attest --key`",
         )
     try:
         with _alone(manifest) as folder:
@@ -53,7 +53,7 @@ def verify_signature(manifest: Path, public_key: Path) -> None:
     # The library has no common base for its failures; none of them may pass as a valid signature.
     except Exception as error:
         raise IntegrityError(
-            f"the signature does not fit the manifest: {error}",
+            f"the signature does not fit: {error}",
             where=str(signature),
             next_step="get manifest, signature and public key from the one who signed",
         ) from error
@@ -75,6 +75,6 @@ def _model_signing(module: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             "model-signing is not installed",
-            where="--sign-key / --verify-key",
+            where="signing or verifying with a key",
             next_step="install decideploy with its extra `signing`",
         ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +13,37 @@ from decideploy.pins import Lock, Recipe
 
 BUILD_TYPE = "urn:decideploy:wheel-repack:v1"
 
+Subjects = Sequence[tuple[str, str]]
+"""Pairs of file name and sha256."""
 
-def provenance_statement(
-    *, filename: str, sha256: str, recipe: Recipe, lock: Lock, series: Sequence[Patch]
+
+def provenance_path(artifact: Path) -> Path:
+    """Where the provenance of an artifact lies: beside it, with ``.provenance.json`` added."""
+    return artifact.with_name(f"{artifact.name}.provenance.json")
+
+
+def statement(
+    subjects: Subjects,
+    *,
+    build_type: str,
+    external: Mapping[str, Any],
+    internal: Mapping[str, Any],
+    dependencies: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the statement for one wheel.
+    """Return an in-toto statement with a SLSA v1 predicate.
 
     Field names are SLSA's; times and invocation ids are left out so that two builds agree.
     """
     return {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": filename, "digest": {"sha256": sha256}}],
+        "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in subjects],
         "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {
             "buildDefinition": {
-                "buildType": BUILD_TYPE,
-                "externalParameters": {"recipe": recipe.name},
-                "internalParameters": {
-                    "distribution": recipe.output.distribution,
-                    "version": recipe.output.version,
-                    "files_sha256": lock.wheel.files_sha256,
-                },
-                "resolvedDependencies": _dependencies(recipe, lock, series),
+                "buildType": build_type,
+                "externalParameters": dict(external),
+                "internalParameters": dict(internal),
+                "resolvedDependencies": list(dependencies),
             },
             "runDetails": {
                 "builder": {"id": "urn:decideploy:build", "version": {"decideploy": __version__}},
@@ -43,7 +52,25 @@ def provenance_statement(
     }
 
 
-def _dependencies(recipe: Recipe, lock: Lock, series: Sequence[Patch]) -> list[dict[str, Any]]:
+def provenance_statement(
+    *, filename: str, sha256: str, recipe: Recipe, lock: Lock, series: Sequence[Patch]
+) -> dict[str, Any]:
+    """Return the statement for one wheel."""
+    return statement(
+        [(filename, sha256)],
+        build_type=BUILD_TYPE,
+        external={"recipe": recipe.name},
+        internal={
+            "distribution": recipe.output.distribution,
+            "version": recipe.output.version,
+            "files_sha256": lock.wheel.files_sha256,
+        },
+        dependencies=recipe_dependencies(recipe, lock, series),
+    )
+
+
+def recipe_dependencies(recipe: Recipe, lock: Lock, series: Sequence[Patch]) -> list[dict[str, Any]]:
+    """Return what a patched wheel is made from as SLSA's resource descriptors."""
     upstream = recipe.upstream
     return [
         {
@@ -57,8 +84,8 @@ def _dependencies(recipe: Recipe, lock: Lock, series: Sequence[Patch]) -> list[d
     ]
 
 
-def write_provenance(wheel: Path, statement: dict[str, Any]) -> Path:
-    """Write ``statement`` to ``<wheel>.provenance.json`` and return that path."""
-    path = wheel.with_name(f"{wheel.name}.provenance.json")
-    path.write_text(json.dumps(statement, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def write_provenance(artifact: Path, told: Mapping[str, Any]) -> Path:
+    """Write the statement ``told`` to :func:`provenance_path` and return that path."""
+    path = provenance_path(artifact)
+    path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return path

@@ -11,6 +11,7 @@ import json
 import re
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from email.message import Message
 from email.parser import HeaderParser
@@ -22,6 +23,7 @@ from packaging.utils import canonicalize_name
 from decideploy import __version__
 from decideploy.build.series import Patch
 from decideploy.build.wheelhouse import requirement_entries
+from decideploy.errors import IntegrityError
 from decideploy.pins import Lock, Recipe
 from decideploy.pins.lock import file_sha256
 
@@ -88,6 +90,15 @@ def patched_component(
     return wheel_component(wheel, sha256=sha256, pedigree=_pedigree(wheel, recipe, lock, series))
 
 
+def sha256_component(name: str, version: str, sha256: str, *, kind: str = "application") -> Component:
+    """Return the component of something that is no package, of CycloneDX type ``kind``."""
+    from cyclonedx.model.component import Component, ComponentType  # noqa: PLC0415
+
+    return Component(
+        name=name, version=version or None, type=ComponentType(kind), bom_ref=name, hashes=[_sha256(sha256)]
+    )
+
+
 def wheel_component(wheel: Path, *, sha256: str = "", pedigree: Pedigree | None = None) -> Component:
     """Return the component of any wheel: name, version and licence by its METADATA, digest by its bytes."""
     metadata = read_metadata(wheel)
@@ -102,10 +113,15 @@ def wheel_component(wheel: Path, *, sha256: str = "", pedigree: Pedigree | None 
 
 
 def read_metadata(wheel: Path) -> Message:
-    """Return the METADATA of a wheel."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
-        return HeaderParser().parsestr(archive.read(name).decode())
+    """Return the METADATA of a wheel; IntegrityError when it cannot be read."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = (
+                name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)
+            )
+            return HeaderParser().parsestr(archive.read(name).decode())
+    except (zipfile.BadZipFile, zlib.error, ValueError) as error:
+        raise IntegrityError(f"the wheel cannot be read: {error}", where=str(wheel)) from error
 
 
 def _component(

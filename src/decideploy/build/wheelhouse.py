@@ -40,10 +40,13 @@ def stage_wheels(
     pins = {name: version for path in requirements for name, version in check_requirements(path).items()}
     into.mkdir(parents=True, exist_ok=True)
     files = [argument for path in requirements for argument in ("-r", str(path))]
-    _run_pip(
-        ["download", "--require-hashes", "--no-deps", "--dest", str(into), *files],
-        [*_target(python, platform), *_find_links(into, *wheelhouses)],
-    )
+    arguments = ["download", "--require-hashes", "--no-deps", "--dest", str(into), *files]
+    arguments += [*_target(python, platform), *_find_links(into, *wheelhouses)]
+    try:
+        # Asking the index about two hundred packages takes minutes, and the folders may hold them all.
+        _run_pip(arguments, ["--no-index"])
+    except IntegrityError:
+        _run_pip(arguments)
     return tuple(sorted(path for path in into.glob("*.whl") if _is_pinned(path.name, pins)))
 
 

@@ -1,4 +1,4 @@
-"""Verbs about files: build, verify, lock-model, demo-model, convert-adapter."""
+"""Verbs about a model's files: verify, lock-model, demo-model, convert-adapter."""
 
 from __future__ import annotations
 
@@ -17,18 +17,6 @@ FORMATS = ("table", "json", "sarif", "github")
 
 def add_verbs(verb: AddVerb) -> None:
     """Add the verbs of this module."""
-    sub = verb("build", _build, "Build the patched vLLM wheel that a lock names")
-    sub.add_argument("--recipe", choices=["cpu", "cuda"], required=True, help="which recipe to build")
-    sub.add_argument("--out", type=Path, default=Path("dist"), help="folder for the wheel (default: dist)")
-    sub.add_argument(
-        "--wheelhouse",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder that may hold the upstream file; can be given more than once",
-    )
-
     sub = verb("verify", _verify, "Check a model's files before any engine sees them")
     model_options(sub)
     sub.add_argument("--deep", action="store_true", help="also read the tensors' values")
@@ -49,23 +37,6 @@ def add_verbs(verb: AddVerb) -> None:
     sub = verb("convert-adapter", _convert_adapter, "Make adapter_vllm/ from adapter/ and head.safetensors")
     sub.add_argument("model", type=Path, metavar="MODEL", help="the model's folder")
     sub.add_argument("--out", type=Path, help="folder to write (default: MODEL/adapter_vllm)")
-
-
-def _build(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.build import build
-
-    result = build(options.recipe, options.out, wheelhouses=options.wheelhouse)
-    if options.json:
-        print_json(result.to_dict())
-        return 0
-    console.print(f"wheel       {result.wheel}", soft_wrap=True)
-    console.print(f"sha256      {result.sha256}")
-    console.print(f"provenance  {result.provenance}", soft_wrap=True)
-    console.print(f"sbom        {result.sbom}", soft_wrap=True)
-    for patch in result.patches:
-        console.print(f"patch       {patch.name}  {patch.sha256[:16]}")
-    console.print(f"took        {result.seconds:.1f} s")
-    return 0
 
 
 def _verify(options: argparse.Namespace, console: Console) -> int:

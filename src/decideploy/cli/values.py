@@ -22,6 +22,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def size(text: str) -> int:
+    """Bytes, or KiB, MiB or GiB with K, M or G behind the number."""
+    number, factor = (text[:-1], _FACTORS[text[-1]]) if text[-1:] in _FACTORS else (text, 1)
+    if not (number.isascii() and number.isdigit() and len(number) < 13 and int(number) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: give bytes, or a number with K, M or G")
+    return int(number) * factor
+
+
+_FACTORS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
 def port(text: str) -> int:
     """A TCP port."""
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= 65535):
@@ -38,6 +49,25 @@ def seconds(text: str) -> float:
     if not 0 < seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
+
+
+def share(text: str) -> float:
+    """A part of 1, from 0 up."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 1")
+    return value
+
+
+def prompt_lengths(text: str) -> tuple[int, int]:
+    """The median and the longest prompt, in tokens."""
+    lengths = several(positive)(text)
+    if len(lengths) != 2 or lengths[0] > lengths[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is no MEDIAN,LONGEST")
+    return lengths[0], lengths[1]
 
 
 def several(one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
