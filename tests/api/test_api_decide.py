@@ -311,7 +311,7 @@ def test_info(encoder: PromptEncoder) -> None:
         "images": None,
         "model_sha256": "a" * 64,
         "head": {"verbalizer_ids": list(make_head().verbalizer_ids), "bias": list(make_head().bias)},
-        "engine": {"max_num_seqs": 64, "draft": None},
+        "engine": {"max_num_seqs": 64, "draft": None, "kernel": None},
         "build": BUILD.model_dump(mode="json"),
     }
 

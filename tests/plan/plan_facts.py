@@ -57,7 +57,8 @@ def facts_26b(**changes: Any) -> Any:
             "other": 0,
         },
         "adapter": adapter(),
-        "head": SimpleNamespace(slots=SimpleNamespace(num_slots=24)),
+        "head": object(),
+        "num_slots": 24,
     }
     return SimpleNamespace(**values | changes)
 

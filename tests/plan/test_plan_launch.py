@@ -6,9 +6,9 @@ import pytest
 from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report, known
 from rich.console import Console
 
-from decideploy.errors import ConfigError, ProbeError
-from decideploy.plan import Workload, plan, print_plan, reconcile
-from decideploy.plan.launch_plan import capture_sizes
+from decideploy.errors import CapacityError, ConfigError, ProbeError
+from decideploy.plan import Workload, plan, print_plan
+from decideploy.plan.sizing import capture_sizes
 
 
 def values(argv: tuple[str, ...], flag: str) -> list[str]:
@@ -164,12 +164,24 @@ def test_bf16_model_leaves_the_expert_kernel_to_the_engine() -> None:
     assert "--moe-backend" not in launch.argv
 
 
-def test_tensor_parallel_is_refused_where_columns_are_not_padded() -> None:
+def test_tensor_parallel_takes_a_kernel_that_pads_the_columns() -> None:
     two = Workload(tensor_parallel_size=2)
-    with pytest.raises(ConfigError, match="704"):
-        plan(facts_26b(), gpu_report(80 * GIB, capability="12.0"), workload=two)
-    argv = plan(facts_26b(), gpu_report(80 * GIB, capability="9.0"), workload=two).argv
-    assert values(argv, "--tensor-parallel-size") == ["2"]
+    launch = plan(facts_26b(), gpu_report(100 * GIB, capability="12.0"), workload=two)
+    assert launch.moe_backend == "marlin"
+    assert "704 over 2 is 352" in launch.reasons["moe_backend"]
+    assert values(launch.argv, "--tensor-parallel-size") == ["2"]
+    assert plan(facts_26b(), gpu_report(80 * GIB, capability="10.0"), workload=two).moe_backend == (
+        "flashinfer_trtllm"
+    )
+
+
+def test_a_kernel_that_is_known_bad_is_refused_with_one_that_works() -> None:
+    asked = Workload(tensor_parallel_size=2, moe_backend="cutlass")
+    with pytest.raises(ConfigError, match="42516") as caught:
+        plan(facts_26b(), gpu_report(100 * GIB, capability="12.0"), workload=asked)
+    assert "--moe-backend marlin" in caught.value.next_step
+    told = plan(facts_26b(), gpu_report(100 * GIB, capability="12.0")).notes
+    assert told[0].startswith("flashinfer_cutlass on 12.0")
 
 
 def test_asked_length_is_kept_or_refused() -> None:
@@ -213,12 +225,50 @@ def test_table_shows_every_reason_and_the_command() -> None:
     assert "VLLM_PLUGINS=decideploy" in text
 
 
-def test_reconcile_names_what_differs() -> None:
-    launch = plan(facts_26b(), gpu_report(80 * GIB))
-    predicted = launch.memory.kv_cache_bytes
-    same = reconcile(launch, kv_cache_bytes=predicted, kv_cache_tokens=1, moe_backend="HUMMING")
-    assert same.differences == ()
-    other = reconcile(launch, kv_cache_bytes=predicted // 2, kv_cache_tokens=1, moe_backend="MARLIN")
-    assert [d.code for d in other.differences] == ["moe-backend-differs", "kv-cache-differs"]
-    silent = reconcile(launch, kv_cache_bytes=None, kv_cache_tokens=None, moe_backend=None)
-    assert silent.differences == ()
+def test_fp8_keys_and_values_halve_the_block_where_attention_reads_them() -> None:
+    asked = Workload(kv_cache_dtype="fp8")
+    half = plan(facts_26b(), gpu_report(80 * GIB), workload=asked)
+    whole = plan(facts_26b(), gpu_report(80 * GIB))
+    assert half.memory.kv_block_bytes * 2 == whole.memory.kv_block_bytes
+    assert values(half.argv, "--kv-cache-dtype") == ["fp8"]
+    assert values(half.argv, "--attention-backend") == ["TRITON_ATTN"]
+    own = plan(facts_26b(), gpu_report(80 * GIB, capability="10.0"), workload=asked)
+    assert "--attention-backend" not in own.argv
+    with pytest.raises(ConfigError, match=r"compute capability 8\.6"):
+        plan(facts_26b(), gpu_report(80 * GIB, capability="8.6"), workload=asked)
+
+
+def test_an_asked_kv_cache_takes_the_place_of_the_share() -> None:
+    launch = plan(facts_26b(), gpu_report(80 * GIB), workload=Workload(kv_cache_memory_bytes=8 * GIB))
+    assert values(launch.argv, "--kv-cache-memory-bytes") == [str(8 * GIB)]
+    assert "--gpu-memory-utilization" not in launch.argv
+    assert launch.memory.kv_cache_bytes == 8 * GIB
+    with pytest.raises(CapacityError):
+        plan(facts_26b(), gpu_report(80 * GIB), workload=Workload(kv_cache_memory_bytes=80 * GIB))
+
+
+def test_what_only_a_gpu_does_is_refused_on_cpu_all_at_once() -> None:
+    asked = Workload(kv_cache_dtype="fp8", moe_backend="marlin", tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="--kv-cache-dtype fp8, --moe-backend, --tensor-parallel-size"):
+        plan(facts_small(), cpu_report(), workload=asked)
+
+
+def test_workload_decides_sequences_steps_and_notes() -> None:
+    launch = plan(
+        facts_26b(),
+        gpu_report(140 * GIB),
+        workload=Workload(clients=20, goal="throughput", thinking_share=0.25, median_prompt_tokens=512),
+    )
+    assert launch.max_num_seqs == 24
+    assert launch.max_num_batched_tokens == 8192
+    assert "a step holds 16 decisions of 512 tokens" in launch.reasons["max_num_batched_tokens"]
+    assert any(note.startswith("5 of 20 clients think") for note in launch.notes)
+
+
+def test_a_draft_is_counted_and_named() -> None:
+    asked = Workload(draft_model=Path("/models/draft"), draft_bytes=GIB, draft_tokens=3)
+    launch = plan(facts_26b(), gpu_report(80 * GIB), workload=asked)
+    without = plan(facts_26b(), gpu_report(80 * GIB))
+    assert without.memory.kv_cache_bytes - launch.memory.kv_cache_bytes == GIB
+    (config,) = values(launch.argv, "--speculative-config")
+    assert json.loads(config) == {"model": "/models/draft", "num_speculative_tokens": 3}

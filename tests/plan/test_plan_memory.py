@@ -1,5 +1,6 @@
 import itertools
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,16 +12,17 @@ from decideploy.cli import main
 from decideploy.errors import CapacityError
 from decideploy.hardware import card_report
 from decideploy.plan import Workload, plan
-from decideploy.plan.memory import KvShape, repacked_terms, step_terms, vision_terms, weight_terms
+from decideploy.plan.kv_cache import KvShape
+from decideploy.plan.memory import repacked_terms, step_terms, vision_terms, weight_terms
 
 
 def test_block_and_floor_are_those_of_the_26b_shape() -> None:
     shape = KvShape.of(facts_26b(), 16)
     assert shape.block_bytes == 655_360
     batched, length = 4096, 8192
-    # [5 (ceil(min(1023 + 2 MBT, L) / 16) + 1) + ceil(L / 32)] x 640 KiB
-    assert shape.floor_bytes(length, batched) == (5 * (512 + 1) + 256) * 655_360
-    assert shape.floor_bytes(32_768, 2048) == (5 * (320 + 1) + 1024) * 655_360
+    # [5 (ceil(min(1023 + 2 MBT, L) / 16) + 1) + ceil(L / 32) + the null block] x 640 KiB
+    assert shape.floor_bytes(length, 2 * batched) == (5 * (512 + 1) + 256 + 1) * 655_360
+    assert shape.floor_bytes(32_768, 4096) == (5 * (320 + 1) + 1024 + 1) * 655_360
 
 
 def test_steady_state_of_a_sequence() -> None:
@@ -69,11 +71,11 @@ def vision_step_bytes(**changes: int) -> int:
 
 
 def test_a_batch_of_images_is_bounded_by_the_step_the_requests_and_the_card() -> None:
-    one = 2520 * 2 * 10_240 * 10
+    one = 2520 * 2 * 10_240 * 2
     assert vision_step_bytes() == 14 * one
     assert vision_step_bytes(batched_tokens=2048) == 7 * one
     assert vision_step_bytes(max_num_seqs=2, max_images=3) == 6 * one
-    assert vision_step_bytes(total_bytes=24 * GIB) == 3 * one
+    assert 3 * one < vision_step_bytes(total_bytes=24 * GIB) < 4 * one
     assert vision_step_bytes(total_bytes=GIB) == one
 
 
@@ -159,7 +161,11 @@ WORKLOADS = st.builds(
     max_num_batched_tokens=st.none() | st.integers(512, 16_384),
     prompt_tokens=st.integers(1, 4096),
     images=st.booleans(),
+    goal=st.sampled_from(["latency", "throughput"]),
+    kv_cache_dtype=st.sampled_from(["auto", "fp8"]),
 )
+
+CPU_WORKLOADS = WORKLOADS.map(lambda workload: replace(workload, kv_cache_dtype="auto"))
 
 
 @given(total=SIZES, free=st.floats(0.01, 1.0), workload=WORKLOADS)
@@ -173,7 +179,7 @@ def test_every_gpu_plan_fits_its_own_sum(total: int, free: float, workload: Work
     assert memory.available_bytes <= int(total * free)
 
 
-@given(available=SIZES, workload=WORKLOADS)
+@given(available=SIZES, workload=CPU_WORKLOADS)
 def test_every_cpu_plan_fits_its_own_sum(available: int, workload: Workload) -> None:
     launch = fits(facts_small(), cpu_report(available), workload)
     if launch is None:
@@ -192,21 +198,27 @@ def test_more_free_memory_never_gives_less(total: int, less: float, more: float,
     assert_not_less(small, large)
 
 
-@given(one=SIZES, other=SIZES, workload=WORKLOADS)
+@given(one=SIZES, other=SIZES, workload=CPU_WORKLOADS)
 def test_more_host_memory_never_gives_less(one: int, other: int, workload: Workload) -> None:
     one, other = sorted((one, other))
     small = fits(facts_small(), cpu_report(one), workload)
     assert_not_less(small, fits(facts_small(), cpu_report(other), workload))
 
 
-@given(one=SIZES, other=SIZES, seqs=st.integers(1, 512))
-def test_a_larger_card_never_gives_less_context(one: int, other: int, seqs: int) -> None:
+@given(one=SIZES, other=SIZES, workload=WORKLOADS)
+def test_a_larger_card_never_gives_less(one: int, other: int, workload: Workload) -> None:
     one, other = sorted((one, other))
-    workload = Workload(max_num_seqs=seqs)
-    small, large = (fits(facts_26b(), gpu_report(size), workload) for size in (one, other))
-    if small is not None:
-        assert large is not None
-        assert large.max_model_len >= small.max_model_len
+    small = fits(facts_26b(), gpu_report(one), workload)
+    assert_not_less(small, fits(facts_26b(), gpu_report(other), workload))
+
+
+@given(total=SIZES, one=st.integers(1, 512), other=st.integers(1, 512), workload=WORKLOADS)
+def test_fewer_sequences_never_cost_memory(total: int, one: int, other: int, workload: Workload) -> None:
+    one, other = sorted((one, other))
+    few, many = (
+        fits(facts_26b(), gpu_report(total), replace(workload, max_num_seqs=seqs)) for seqs in (one, other)
+    )
+    assert_not_less(many, few)
 
 
 def assert_not_less(small: object, large: object) -> None:

@@ -1,27 +1,24 @@
 import json
 import socket
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from waiting import free_port
 
 import decideploy.build
 from decideploy.errors import Diagnostic, IntegrityError
 from decideploy.hardware import HardwareReport, card_report
+from decideploy.plan import Correction, StartRecord, append_record, starts_folder
 from decideploy.serve import DoctorReport, doctor, print_doctor
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decideploy.build, "check_installed", lambda: SimpleNamespace(version="0.30.0+cpu"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def examine(tmp_path: Path, *codes: str, port: int | None = None) -> DoctorReport:
@@ -48,7 +45,7 @@ def test_every_fault_is_reported_and_the_first_gives_the_code(
         other.bind(("127.0.0.1", 0))
         other.listen()
         report = examine(tmp_path, "shm-small", port=other.getsockname()[1])
-    assert [check.exit_code for check in report.checks] == [3, 6, 2, 0, 0]
+    assert [check.exit_code for check in report.checks] == [3, 6, 2, 0, 0, 0]
     assert report.exit_code == 3
     console = Console(width=200)
     with console.capture() as capture:
@@ -61,7 +58,7 @@ def test_unwritable_state_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     state = tmp_path / "file" / "state"
     report = doctor(port=free_port(), state_dir=state, probe_hardware=lambda: card_report("h100"))
-    assert report.checks[-1].exit_code == 2
+    assert report.checks[4].exit_code == 2
 
 
 def test_port_that_does_not_exist_is_told(tmp_path: Path) -> None:
@@ -74,3 +71,35 @@ def test_faulty_keys_are_named_and_not_shown(tmp_path: Path, monkeypatch: pytest
     (check,) = [check for check in examine(tmp_path).checks if check.name == "API keys"]
     assert check.exit_code == 2
     assert "tiny-key" not in str(check)
+
+
+def test_a_start_with_another_kernel_is_a_warning(tmp_path: Path) -> None:
+    setting = Correction(
+        device="NVIDIA H200",
+        model="m",
+        moe_backend="humming",
+        images=True,
+        max_num_seqs=64,
+        max_num_batched_tokens=4096,
+    )
+    record = StartRecord(
+        time=datetime(2026, 11, 30, tzinfo=UTC),
+        correction=setting,
+        figures=(),
+        planned_kernel="humming",
+        observed_kernel="MARLIN",
+        kernel_differs=True,
+    )
+    append_record(record, starts_folder(tmp_path))
+    report = examine(tmp_path)
+    console = Console(width=200)
+    with console.capture() as capture:
+        print_doctor(report, console)
+    assert report.exit_code == 0
+    assert "warning" in capture.get()
+    assert "planned the humming expert kernel, the engine took MARLIN" in capture.get()
+    append_record(
+        record.model_copy(update={"observed_kernel": "HUMMING", "kernel_differs": False}),
+        starts_folder(tmp_path),
+    )
+    assert examine(tmp_path).checks[-1].diagnostics == ()

@@ -89,4 +89,8 @@ def test_every_endpoint_has_a_name_for_vllms_list_of_routes() -> None:
 def test_info_tells_batch_width_and_draft(speculative_config: Any, draft: Any) -> None:
     config = FakeClient().vllm_config
     config.speculative_config = speculative_config
-    assert engine_info(config).model_dump(mode="json") == {"max_num_seqs": 64, "draft": draft}
+    assert engine_info(config).model_dump(mode="json") == {
+        "max_num_seqs": 64,
+        "draft": draft,
+        "kernel": None,
+    }

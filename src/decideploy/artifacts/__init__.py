@@ -6,6 +6,7 @@ from decideploy.artifacts.hub import HubModel, lock_hub, split_hub_id, verify_hu
 from decideploy.artifacts.issue import Issue
 from decideploy.artifacts.manifest import Manifest, lock_folder
 from decideploy.artifacts.named import lock_named, verify_named
+from decideploy.artifacts.published import published_models, sizes_of
 from decideploy.artifacts.report import (
     FORMATS,
     github_annotations,
@@ -33,8 +34,10 @@ __all__ = [
     "lock_hub",
     "lock_named",
     "print_verification",
+    "published_models",
     "resolve_model",
     "sign_manifest",
+    "sizes_of",
     "split_hub_id",
     "to_json",
     "to_sarif",

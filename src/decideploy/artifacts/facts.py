@@ -35,7 +35,10 @@ class AdapterFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """Sizes, weights by component in bytes on disk, adapter and head of one model."""
+    """Sizes, weights by component in bytes as loaded, adapter and head of one model.
+
+    ``head`` is None for a model that is known from its configuration alone.
+    """
 
     path: Path
     name: str
@@ -60,7 +63,8 @@ class ModelFacts:
     quant_algo: str | None
     weight_bytes: Mapping[str, int]
     adapter: AdapterFacts | None
-    head: DecisionHead
+    head: DecisionHead | None
+    num_slots: int
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -70,11 +74,14 @@ class ModelFacts:
             "path": str(self.path),
             "weight_bytes": dict(self.weight_bytes),
             "adapter": adapter,
-            "head": self.head.model_dump(mode="json"),
+            "head": self.head and self.head.model_dump(mode="json"),
         }
 
 
-_SHAPE_FACTS = (
+_SCALES = ("weight_scale", "weight_scale_2", "input_scale")
+_STORED_OVER_LOADED = {"F32": 2, "F64": 4}
+
+SHAPE_FACTS = (
     *("num_layers", "layer_types", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "num_global_key_value_heads", "global_head_dim", "attention_k_eq_v"),
     *("num_experts", "moe_intermediate_size", "top_k", "sliding_window", "max_position_embeddings"),
@@ -85,6 +92,7 @@ def read_facts(files: ModelFiles) -> ModelFacts:
     """Facts of a model; UnavailableError when a file that tells them is missing or malformed."""
     config, shape = files.json(names.CONFIG), files.shape
     listed = config.get("architectures") or ["unknown"]
+    head = decision_head(files)
     return ModelFacts(
         path=files.root,
         name=files.root.resolve().name,
@@ -93,17 +101,25 @@ def read_facts(files: ModelFiles) -> ModelFacts:
         quant_algo=names.quant_algo(files),
         weight_bytes=weight_bytes(files),
         adapter=_adapter(files),
-        head=decision_head(files),
-        **{name: getattr(shape, name) for name in _SHAPE_FACTS},
+        head=head,
+        num_slots=head.slots.num_slots,
+        **{name: getattr(shape, name) for name in SHAPE_FACTS},
     )
 
 
 def weight_bytes(files: ModelFiles) -> Mapping[str, int]:
-    """Bytes of the checkpoint's tensors by component, from the headers alone."""
+    """Bytes of the checkpoint's tensors by component as the engine holds them, from the headers alone."""
     sizes = dict.fromkeys(COMPONENTS, 0)
     for name, tensor in files.tensors.items():
-        sizes[component(name)] += tensor.size_bytes
+        sizes[component(name)] += loaded_bytes(name, tensor.dtype, tensor.size_bytes)
     return MappingProxyType(sizes)
+
+
+def loaded_bytes(name: str, dtype: str, size_bytes: int) -> int:
+    """Bytes of a stored tensor once loaded: codes and scales are kept, the rest is cast to 16 bits."""
+    if name.endswith(_SCALES):
+        return size_bytes
+    return size_bytes // _STORED_OVER_LOADED.get(dtype, 1)
 
 
 def _adapter(files: ModelFiles) -> AdapterFacts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from decideploy.cli.values import image_count, positive, seconds
+from decideploy.cli.values import image_count, positive, prompt_lengths, seconds, share, size
+from decideploy.hardware.kernels import backends
 
 
 def model_options(sub: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -24,8 +25,10 @@ def workload_options(sub: argparse.ArgumentParser) -> None:
         help="longest prompt and answer (default: the longest that fits)",
     )
     sub.add_argument(
-        "--max-num-seqs", type=positive, metavar="N", help="most requests in one step (default: 64)"
+        "--max-num-seqs", type=positive, metavar="N", help="most requests in one step (default: by clients)"
     )
+    _workload_group(sub)
+    _engine_group(sub)
     sub.add_argument(
         "--max-images",
         type=image_count,
@@ -39,6 +42,46 @@ def workload_options(sub: argparse.ArgumentParser) -> None:
         default=[],
         metavar="HOST",
         help="fetch https images from HOST too; can be given repeatedly (default: data: URLs only)",
+    )
+
+
+def _workload_group(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("workload", "what is asked of the server; see docs/hardware.md")
+    group.add_argument("--clients", type=positive, metavar="N", help="how many ask at once (default: 64)")
+    group.add_argument(
+        "--prompt-tokens",
+        type=prompt_lengths,
+        metavar="MEDIAN,LONGEST",
+        help="lengths of prompts; CUDA graphs cover the longest (default: 256,1024)",
+    )
+    group.add_argument(
+        "--thinking-share",
+        type=share,
+        metavar="SHARE",
+        help="part of the decisions for which System 2 thinks (default: 0)",
+    )
+    group.add_argument("--goal", choices=["latency", "throughput"], help="what to favour (default: latency)")
+
+
+def _engine_group(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("engine", "choices that the plan makes otherwise")
+    group.add_argument("--max-num-batched-tokens", type=positive, metavar="N", help="tokens of one step")
+    group.add_argument(
+        "--moe-backend", choices=sorted(backends()), help="expert kernel (default: by the card)"
+    )
+    group.add_argument(
+        "--tensor-parallel-size", type=positive, metavar="N", help="GPUs of one engine (default: 1)"
+    )
+    group.add_argument("--kv-cache-dtype", choices=["auto", "fp8"], help="stored keys and values")
+    group.add_argument(
+        "--kv-cache-memory-bytes", type=size, metavar="N", help="the KV cache's size, in place of a share"
+    )
+    group.add_argument(
+        "--gpu-memory-utilization", type=share, metavar="SHARE", help="share of the card (default: 0.92)"
+    )
+    group.add_argument("--draft-model", type=Path, metavar="DIR", help="draft for System 2, a folder")
+    group.add_argument(
+        "--calibrate", action="store_true", help="plan with what earlier starts on this card measured"
     )
 
 

@@ -11,12 +11,20 @@ from rich.console import Console
 from decideploy.cli.options import model_options, workload_options
 from decideploy.cli.output import AddVerb, print_json
 from decideploy.cli.values import count, port, positive, seconds
+from decideploy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from decideploy.artifacts import Verification
+    from decideploy.artifacts import ModelFacts, Verification
     from decideploy.gateway import ServerSettings
     from decideploy.hardware import HardwareReport
     from decideploy.plan import Workload
+
+
+_WISHES = (
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "clients", "thinking_share", "goal"),
+    *("moe_backend", "tensor_parallel_size", "kv_cache_dtype", "kv_cache_memory_bytes"),
+    *("gpu_memory_utilization", "draft_model"),
+)
 
 
 def add_verbs(verb: AddVerb) -> None:
@@ -26,6 +34,9 @@ def add_verbs(verb: AddVerb) -> None:
     sub = verb("plan", _plan, "Choose the FP4 path, memory settings and engine arguments")
     model_options(sub)
     sub.add_argument("--hardware", default="auto", help="auto, a card's name or a probe --json file")
+    sub.add_argument(
+        "--plot", type=Path, metavar="STEM", help="draw the memory as STEM.png and STEM.svg (extra: plot)"
+    )
     workload_options(sub)
 
     sub = verb("serve", _serve, "Verify, plan, launch, self-test and serve; no MODEL serves the demo model")
@@ -33,6 +44,11 @@ def add_verbs(verb: AddVerb) -> None:
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     sub.add_argument("--port", type=port, default=8000, help="port to listen on (default: 8000)")
     workload_options(sub)
+    sub.add_argument(
+        "--strict-kernel",
+        action="store_true",
+        help="end the start when the engine takes another expert kernel than the planned one",
+    )
     sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
     sub.add_argument(
@@ -120,12 +136,33 @@ def _workload(options: argparse.Namespace) -> Workload:
     from decideploy.plan import Workload
 
     return Workload(
-        **_asked(options, "max_model_len", "max_num_seqs", shutdown_timeout_s="drain_timeout"),
+        **_asked(options, *_WISHES, shutdown_timeout_s="drain_timeout"),
+        **_prompt_wishes(options),
+        draft_bytes=_draft_bytes(options.draft_model) if options.draft_model else 0,
         images=options.max_images > 0,
         max_images=options.max_images,
         # Checked here, as the engine would be minutes later.
         image_hosts=ImagePolicy(allowed_hosts=tuple(options.allow_image_host)).allowed_hosts,
     )
+
+
+def _prompt_wishes(options: argparse.Namespace) -> dict[str, Any]:
+    if options.prompt_tokens is None:
+        return {}
+    median, longest = options.prompt_tokens
+    return {"median_prompt_tokens": median, "prompt_tokens": longest}
+
+
+def _draft_bytes(folder: Path) -> int:
+    """Bytes of the draft model's weights; ConfigError when there are none."""
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if not size:
+        raise ConfigError(
+            "the draft model has no weights",
+            where=f"--draft-model {folder}",
+            next_step="name a folder with its config.json and *.safetensors",
+        )
+    return size
 
 
 def _settings(options: argparse.Namespace) -> ServerSettings:
@@ -143,16 +180,36 @@ def _asked(options: argparse.Namespace, *same: str, **named: str) -> dict[str, A
 
 
 def _plan(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.plan import plan, print_plan
+    from decideploy.pins import home_folder
+    from decideploy.plan import corrections, memory_figure, plan, print_plan, starts_folder
+    from decideploy.plotting import check_plotting, save_figure
 
-    verification = _verified(options)
-    verification.raise_for_issues()
-    launch = plan(verification.known_facts(), _hardware(options.hardware), workload=_workload(options))
+    if options.plot:
+        check_plotting()
+    launch = plan(
+        _facts(options),
+        _hardware(options.hardware),
+        workload=_workload(options),
+        corrections=corrections(starts_folder(home_folder())) if options.calibrate else (),
+    )
     if options.json:
         print_json(launch.to_dict())
     else:
         print_plan(launch, console)
+    if options.plot:
+        save_figure(memory_figure(launch), options.plot)
     return 0
+
+
+def _facts(options: argparse.Namespace) -> ModelFacts:
+    """What the files say; by sizes alone for a published id without a revision, or a lone config.json."""
+    from decideploy.artifacts import sizes_of
+
+    if options.revision is None and (sizes := sizes_of(options.model)):
+        return sizes
+    verification = _verified(options)
+    verification.raise_for_issues()
+    return verification.known_facts()
 
 
 def _serve(options: argparse.Namespace, console: Console) -> int:
@@ -175,6 +232,8 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             access_log=options.access_log,
             restart=options.restart,
             max_restarts=options.max_restarts,
+            strict_kernel=options.strict_kernel,
+            calibrate=options.calibrate,
         ),
         console,
     )

@@ -349,13 +349,27 @@ class DraftInfo(BaseModel):
     num_speculative_tokens: int
 
 
+class KernelInfo(BaseModel):
+    """The expert kernel that was planned and the one that the engine logged; None where there is none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    planned: str | None
+    observed: str | None
+    mismatch: bool
+
+
 class EngineInfo(BaseModel):
-    """How the engine was started, as far as answers may depend on it."""
+    """How the engine was started, as far as answers may depend on it.
+
+    ``kernel`` is None until the start was compared with its plan, and where ``serve`` did not start it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_num_seqs: int
     draft: DraftInfo | None = None
+    kernel: KernelInfo | None = None
 
 
 class InfoResponse(BaseModel):

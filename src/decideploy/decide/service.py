@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +26,7 @@ from decideploy.decide.schema import (
     HeadInfo,
     ImageLimits,
     InfoResponse,
+    KernelInfo,
     RequestError,
 )
 from decideploy.decide.slots import KINDS, MAX_READ_OPTIONS
@@ -66,7 +67,8 @@ class Observer(Protocol):
 class DecideService:
     """What the routes need; ``calibrations`` has ``default`` and, where the model has one, ``gold``.
 
-    ``images`` is None where the engine takes none, ``thinker`` where it has no chat template.
+    ``images`` is None where the engine takes none, ``thinker`` where it has no chat template. ``kernel``
+    tells of the expert kernel, once it is known.
     """
 
     engine: Engine
@@ -79,6 +81,7 @@ class DecideService:
     model_sha256: str
     thinker: Thinker | None = None
     images: ImageSource | None = None
+    kernel: Callable[[], KernelInfo | None] = lambda: None
     observers: Sequence[Observer] = field(default=())
 
     async def decide(self, request: DecideRequest, *, request_id: str, dialect: str = "decide") -> Decision:
@@ -176,7 +179,7 @@ class DecideService:
             images=self.images.limits if self.images else None,
             model_sha256=self.model_sha256,
             head=HeadInfo(verbalizer_ids=self.head.verbalizer_ids, bias=self.head.bias),
-            engine=self.engine_info,
+            engine=self.engine_info.model_copy(update={"kernel": self.kernel()}),
             build=self.build,
         )
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from decideploy.gateway.start import StartMetrics
+
 # A decision takes milliseconds, a thought or a completion minutes.
 _BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -79,6 +81,7 @@ class GatewayMetrics:
         )
         self.queue_depth = Gauge("decideploy_queue_depth", "Requests that wait for a slot", registry=registry)
         self.ready = Gauge("decideploy_ready", "1 while /ready answers 200", registry=registry)
+        self.start = StartMetrics(registry)
 
     def watch(
         self, *, inflight: Callable[[], float], queue_depth: Callable[[], float], ready: Callable[[], float]

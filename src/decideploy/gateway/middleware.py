@@ -21,6 +21,7 @@ from decideploy.gateway.probes import LIVE_PATH, READY_PATH, Described, describe
 from decideploy.gateway.readiness import Readiness, Rules
 from decideploy.gateway.refusals import Headers, Refusal
 from decideploy.gateway.settings import ServerSettings, read_settings
+from decideploy.gateway.start import read_start
 
 _METRICS_PATH: Final = "/metrics"
 # They only tell something, so they take no slot.
@@ -77,6 +78,7 @@ class Gateway:
             queue_depth=lambda: self._admission.queued,
             ready=lambda: self.readiness.is_ready,
         )
+        self._metrics.start.source = lambda: read_start(self._settings.start_record)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""

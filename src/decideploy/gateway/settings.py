@@ -25,7 +25,8 @@ class ServerSettings(BaseModel):
     answer. An engine that fails for ``give_up_s`` without a pause counts as dead. ``dead_linger_s`` is how
     long requests are refused after the engine's death before the process ends. ``access_log`` is a file, or
     the number of an open file descriptor; standard output is 1.
-    ``golden`` is a file of golden decisions that the self-test compares with.
+    ``golden`` is a file of golden decisions that the self-test compares with. ``start_record`` is where
+    ``serve`` lays how the start compares with the plan, once it knows.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,6 +45,7 @@ class ServerSettings(BaseModel):
     dead_linger_s: float = Field(default=2.0, ge=0)
     access_log: Path | int = 1
     golden: Path | None = None
+    start_record: Path | None = None
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> ServerSettings:

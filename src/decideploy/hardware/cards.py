@@ -59,3 +59,10 @@ def card_report(name: str) -> HardwareReport:
     )
     host = Host(**dict.fromkeys((field.name for field in fields(Host)), offline))
     return HardwareReport(host=host, gpus=(gpu,), driver_version=offline, cuda_version=offline)
+
+
+def larger_card(available_bytes: int, missing_bytes: int) -> str:
+    """The smallest known card that gives ``missing_bytes`` more than ``available_bytes``, or nothing."""
+    needed = (available_bytes + missing_bytes) * 100 // 92
+    fitting = [(card.memory_bytes, key) for key, card in known_cards().items() if card.memory_bytes >= needed]
+    return f"such as {min(fitting)[1]}" if fitting else ""

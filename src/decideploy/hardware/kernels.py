@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from decideploy.errors import ProbeError
+from decideploy.errors import ConfigError, ProbeError
+
+_WHERE = "decideploy/hardware/kernels.toml"
+
+Packages = Mapping[str, str | None] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,12 +25,47 @@ class MinimumVersions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """One expert kernel.
+
+    ``name`` is its value of ``--moe-backend``, ``log`` its name in the engine's log, ``activation`` W4A4 or
+    W4A16, ``package`` the distribution that brings it, and ``needs`` what that must find on the host.
+    """
+
+    name: str
+    log: str
+    activation: str
+    package: str | None = None
+    needs: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownBad:
+    """A combination that is known to go wrong; ``verdict`` is "avoid", or "prove" with numbers first."""
+
+    backends: tuple[str, ...]
+    verdict: str
+    why: str
+    references: tuple[str, ...]
+    compute_capability: tuple[str, ...] = ()
+    tensor_parallel: bool = False
+
+    def concerns(self, backend: str, compute_capability: str, tensor_parallel_size: int) -> bool:
+        """Whether ``backend`` there is one of these."""
+        return (
+            backend in self.backends
+            and (not self.compute_capability or compute_capability in self.compute_capability)
+            and (not self.tensor_parallel or tensor_parallel_size > 1)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class KernelPath:
     """The expert kernel to ask for.
 
-    ``backend`` is a value of ``--moe-backend``; ``activation`` is W4A4 or W4A16; ``order`` are the backends
-    in order of preference; ``dtype`` is set when the model's own dtype cannot run; ``unpadded`` means that
-    more than one GPU per engine fails.
+    ``order`` are the backends in order of preference, ``backend`` the first that is usable here and
+    ``dropped`` says why each before it is not; ``dtype`` is set when the model's own dtype cannot run;
+    ``cautions`` are what is known against ``backend`` here.
     """
 
     compute_capability: str
@@ -34,13 +73,29 @@ class KernelPath:
     activation: str
     order: tuple[str, ...]
     reason: str
+    needs: str = ""
     dtype: str | None = None
-    unpadded: bool = False
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    cautions: tuple[KnownBad, ...] = ()
 
 
 @cache
 def _table() -> Mapping[str, Any]:
     return tomllib.loads(files("decideploy.hardware").joinpath("kernels.toml").read_text("utf-8"))
+
+
+@cache
+def backends() -> Mapping[str, Backend]:
+    """Every expert kernel that the table knows, by its value of ``--moe-backend``."""
+    return {name: Backend(name=name, **row) for name, row in _table()["backend"].items()}
+
+
+@cache
+def known_bad() -> tuple[KnownBad, ...]:
+    """Every combination that is known to go wrong."""
+    rows: list[dict[str, Any]] = _table()["known_bad"]
+    lists = ("backends", "references", "compute_capability")
+    return tuple(KnownBad(**row | {key: tuple(row[key]) for key in lists if key in row}) for row in rows)
 
 
 def minimum_versions() -> MinimumVersions:
@@ -54,10 +109,15 @@ def is_unified_memory(compute_capability: str | None) -> bool:
 
 
 def attention_backend(
-    compute_capability: str | None, *, packages: Mapping[str, str | None] | None
+    compute_capability: str | None, *, packages: Packages, kv_dtype: str = "auto"
 ) -> tuple[str, str] | None:
-    """``--attention-backend`` and why, None where the engine's own choice runs; ``packages`` as below."""
-    row = _table()["attention"]
+    """``--attention-backend`` and why, None where the engine's own choice runs.
+
+    ``packages`` as for :func:`kernel_path`; ``kv_dtype`` is the value of ``--kv-cache-dtype``.
+    """
+    fp8, row = _table()["fp8_kv"], _table()["attention"]
+    if kv_dtype == "fp8" and compute_capability not in fp8["own_attention"]:
+        return fp8["attention"], "the one attention kernel here that reads fp8 keys and values"
     if compute_capability not in row["compute_capability"]:
         return None
     if packages is None or packages.get(row["package"]) is not None:
@@ -65,8 +125,23 @@ def attention_backend(
     return row["without"], f"FlashAttention 4 needs {row['package']}, which is not installed"
 
 
+def check_fp8_kv(compute_capability: str | None) -> None:
+    """ConfigError where no attention kernel reads 8-bit keys and values."""
+    capable = _table()["fp8_kv"]["compute_capability"]
+    if compute_capability not in capable:
+        raise ConfigError(
+            f"no attention kernel reads fp8 keys and values on compute capability {compute_capability}",
+            where="--kv-cache-dtype fp8",
+            next_step=f"leave the option out, or use a card of {', '.join(capable)}",
+        )
+
+
 def kernel_path(
-    compute_capability: str, *, patched: bool = True, packages: Mapping[str, str | None] | None = None
+    compute_capability: str,
+    *,
+    patched: bool = True,
+    packages: Packages = None,
+    tensor_parallel_size: int = 1,
 ) -> KernelPath:
     """The path for ``compute_capability`` ("9.0").
 
@@ -76,16 +151,33 @@ def kernel_path(
     """
     row = _row(compute_capability)
     order = tuple(row["patched" if patched else "stock"])
-    backend = next(name for name in order if _is_present(name, packages))
+    against = {name: _against(name, compute_capability, packages, tensor_parallel_size) for name in order}
+    backend = next(name for name in order if not against[name])
+    dropped = {name: against[name] for name in order[: order.index(backend)]}
     return KernelPath(
         compute_capability=compute_capability,
         backend=backend,
-        activation=row["activation"][backend],
+        activation=backends()[backend].activation,
         order=order,
-        reason=_reason(row["reason"], patched, order, backend),
+        reason=_reason(row["reason"], patched, dropped),
+        needs=backends()[backend].needs,
         dtype=row.get("dtype"),
-        unpadded=backend in _table()["tensor_parallel"]["unpadded"],
+        dropped=dropped,
+        cautions=tuple(_concerning(backend, compute_capability, tensor_parallel_size)),
     )
+
+
+def check_backend(backend: str, compute_capability: str, tensor_parallel_size: int) -> None:
+    """ConfigError when ``backend`` was asked for and is known not to work here."""
+    for entry in _concerning(backend, compute_capability, tensor_parallel_size):
+        if entry.verdict == "avoid":
+            others = kernel_path(compute_capability, tensor_parallel_size=tensor_parallel_size)
+            raise ConfigError(
+                f"{backend} {entry.why} ({', '.join(entry.references)})",
+                where="--moe-backend",
+                next_step=f"ask for --moe-backend {others.backend}, "
+                "or run one replica a GPU with --tensor-parallel-size 1",
+            )
 
 
 def _row(compute_capability: str) -> Mapping[str, Any]:
@@ -96,20 +188,27 @@ def _row(compute_capability: str) -> Mapping[str, Any]:
     known = [name for row in rows for name in row["compute_capability"]]
     raise ProbeError(
         f"no FP4 path is known for compute capability {compute_capability}",
-        where="decideploy/hardware/kernels.toml",
+        where=_WHERE,
         next_step=f"use a GPU of compute capability {', '.join(known)}, or add a row after a numeric test",
     )
 
 
-def _is_present(backend: str, packages: Mapping[str, str | None] | None) -> bool:
-    package = _table()["packages"].get(backend)
-    return package is None or packages is None or packages.get(package) is not None
+def _concerning(backend: str, compute_capability: str, tensor_parallel_size: int) -> Iterator[KnownBad]:
+    for entry in known_bad():
+        if entry.concerns(backend, compute_capability, tensor_parallel_size):
+            yield entry
 
 
-def _reason(text: str, patched: bool, order: tuple[str, ...], backend: str) -> str:
+def _against(name: str, compute_capability: str, packages: Packages, tensor_parallel_size: int) -> str:
+    """Why ``name`` cannot be planned here, empty when it can."""
+    package = backends()[name].package
+    if package is not None and packages is not None and packages.get(package) is None:
+        return f"needs {package}, which is not installed"
+    concerns = _concerning(name, compute_capability, tensor_parallel_size)
+    return next((entry.why for entry in concerns if entry.verdict == "avoid"), "")
+
+
+def _reason(text: str, patched: bool, dropped: Mapping[str, str]) -> str:
     if not patched:
         return "LoRA restricts every expert kernel without the kernel-choice patch: Marlin"
-    if backend != order[0]:
-        package = _table()["packages"].get(order[0], order[0])
-        return f"{text}; {order[0]} needs {package}, which is not installed"
-    return text
+    return "; ".join((text, *(f"{name} {why}" for name, why in dropped.items())))

@@ -2,67 +2,68 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decideploy.errors import ConfigError, ProbeError
 from decideploy.hardware import Gpu, HardwareReport, KernelPath, attention_backend, kernel_path
-from decideploy.hardware.kernels import is_unified_memory
+from decideploy.hardware.cards import larger_card
+from decideploy.hardware.kernels import check_backend, check_fp8_kv
 from decideploy.plan import memory as mem
-from decideploy.plan.memory import KvShape, MemoryPlan, MemoryTerm
+from decideploy.plan import sizing
+from decideploy.plan.argv import common_reasons, image_flags, image_reasons, make_argv, make_env
+from decideploy.plan.correction import Correction, correction_terms
+from decideploy.plan.kv_cache import KvShape
+from decideploy.plan.memory import MemoryPlan, MemoryTerm
 from decideploy.plan.workload import Workload
 
 if TYPE_CHECKING:
     from decideploy.artifacts import AdapterFacts, ModelFacts
 
 SCHEMA_VERSION = 1
-ADAPTER_NAME = "system1"
-# Written out here: the plan needs nothing of what it names.
-GATEWAY = "decideploy.gateway.Gateway"
 
 _LORA_RANKS = (8, 16, 32)
-_SHORTEST_MODEL_LEN = 512
 _GPU_MODEL_LEN, _CPU_MODEL_LEN = 32_768, 8_192
-_GPU_BATCHED_TOKENS, _SMALL_BATCHED_TOKENS = 4_096, 2_048
-_SMALL_GPU_BYTES = 40 * mem.GIB
 # The CPU engine's own 128 leaves up to 255 tokens of a shared state to be read again by each question.
 _GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 32
-# A multiple of two blocks of either platform.
-_RETAINED_EVERY_TOKENS = 256
-# Longer than the 60 s for which load balancers keep idle connections, so that it is they who end them.
-_KEEP_ALIVE_S = 75
-# vLLM compares free memory with its share after the CUDA context exists.
-_GPU_RESERVE_BYTES = 768 * mem.MIB
+# Steps under way at once: the GPU engine schedules one ahead, the CPU engine none.
+_GPU_STEPS_IN_FLIGHT, _CPU_STEPS_IN_FLIGHT = 2, 1
 _CPU_SEQUENCES = 4
-_PREPARED_IMAGES_GIB = 1
-# vLLM takes an empty list for every domain; names under .invalid never exist.
-_NO_DOMAIN = "none.invalid"
+_SIZES_ALONE = ("from the model's sizes alone: its files were not seen, and are verified before a start",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
     """One launch. ``argv`` starts with ``vllm serve MODEL``; ``env`` is added to the environment.
 
-    ``moe_backend`` is the value of --moe-backend, None when the engine's only kernel is used. ``reasons``
-    explains each choice by its name.
+    ``device`` is the card's name, or "cpu"; ``model`` the model's own name. ``moe_backend`` is the value of
+    --moe-backend, None when the engine's only kernel is used. ``reasons`` explains each choice by its name;
+    ``notes`` are what the operator should know beside them.
     """
 
     platform: str
+    device: str
+    model: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     served_model_name: str
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    in_flight_tokens: int
+    kv_cache_dtype: str
+    images: bool
     capture_sizes: tuple[int, ...]
     moe_backend: str | None
     kernel: KernelPath | None
     memory: MemoryPlan
     reasons: Mapping[str, str]
     inputs_sha256: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready values with ``schema_version`` and the digests of its inputs."""
@@ -73,43 +74,80 @@ class LaunchPlan:
 class _Choices:
     """What differs between the platforms, settled before argv is assembled."""
 
+    device: str
     flags: tuple[str, ...]
     env: Mapping[str, str]
     max_model_len: int
     batched_tokens: int
+    steps_in_flight: int
     memory: MemoryPlan
     reasons: Mapping[str, str]
+    images: bool = False
     capture_sizes: tuple[int, ...] = ()
     kernel: KernelPath | None = None
     moe_backend: str | None = None
+    notes: tuple[str, ...] = field(default=())
 
 
-def plan(facts: ModelFacts, hardware: HardwareReport, *, workload: Workload | None = None) -> LaunchPlan:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Inputs:
+    """What the choices are made from."""
+
+    facts: ModelFacts
+    hardware: HardwareReport
+    workload: Workload
+    rank: int
+    corrections: tuple[Correction, ...]
+
+
+def plan(
+    facts: ModelFacts,
+    hardware: HardwareReport,
+    *,
+    workload: Workload | None = None,
+    corrections: tuple[Correction, ...] = (),
+) -> LaunchPlan:
     """Choose kernel path, memory settings, argv and environment. Pure: same inputs, same plan.
 
-    Raises CapacityError when it does not fit, ProbeError when the hardware cannot run it or is not known well
+    ``corrections`` are what earlier starts measured; those of other cards and models do not count. Raises
+    CapacityError when it does not fit, ProbeError when the hardware cannot run it or is not known well
     enough, ConfigError when the workload contradicts the model.
     """
     workload = workload or Workload()
     adapter = _adapter(facts)
     rank = _engine_rank(adapter)
-    choose = _cuda_choices if hardware.platform == "cuda" else _cpu_choices
-    choices = choose(facts, hardware, workload, rank)
+    inputs = _Inputs(facts=facts, hardware=hardware, workload=workload, rank=rank, corrections=corrections)
+    choices = (_cuda_choices if hardware.platform == "cuda" else _cpu_choices)(inputs)
     name = workload.served_model_name or facts.name
     return LaunchPlan(
         platform=hardware.platform,
-        argv=_argv(facts, adapter, workload, choices, name=name, rank=rank),
-        env={**_env(workload), **choices.env},
+        device=choices.device,
+        model=facts.name,
+        argv=make_argv(
+            facts,
+            adapter,
+            workload,
+            choices.flags,
+            name=name,
+            lora_rank=rank,
+            max_model_len=choices.max_model_len,
+            batched_tokens=choices.batched_tokens,
+        ),
+        env={**make_env(workload), **choices.env},
         served_model_name=name,
         max_model_len=choices.max_model_len,
-        max_num_seqs=workload.max_num_seqs,
+        max_num_seqs=workload.sequences,
         max_num_batched_tokens=choices.batched_tokens,
+        in_flight_tokens=choices.steps_in_flight * choices.batched_tokens,
+        kv_cache_dtype=workload.kv_cache_dtype,
+        images=choices.images,
         capture_sizes=choices.capture_sizes,
         moe_backend=choices.moe_backend,
         kernel=choices.kernel,
         memory=choices.memory,
-        reasons={**_common_reasons(adapter, workload, rank), **choices.reasons},
+        reasons={**_all_reasons(facts, adapter, workload, rank), **choices.reasons},
         inputs_sha256={"hardware": _sha256(asdict(hardware)), "workload": _sha256(asdict(workload))},
+        notes=(*(_SIZES_ALONE if facts.head is None else ()), *choices.notes),
     )
 
 
@@ -135,52 +173,79 @@ def _engine_rank(adapter: AdapterFacts) -> int:
     return fitting[0]
 
 
-def _cuda_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workload, rank: int) -> _Choices:
+def _all_reasons(facts: ModelFacts, adapter: AdapterFacts, workload: Workload, rank: int) -> dict[str, str]:
+    head_gib = 4 * facts.hidden_size * facts.vocab_size / mem.GIB
+    return common_reasons(adapter, workload, rank) | {
+        "lora_target_modules": "only these are wrapped; else every expert is, "
+        f"at {mem.unfiltered_lora_bytes(facts, rank) / mem.GIB:.2f} GiB and slower kernels",
+        "head_dtype": "the model's own: it is shared with the embedding, "
+        f"in float32 it would be {head_gib:.2f} GiB more",
+    }
+
+
+def _cuda_choices(inputs: _Inputs) -> _Choices:
+    facts, hardware, workload = inputs.facts, inputs.hardware, inputs.workload
     gpu = _chosen_gpu(hardware, workload)
     kernel = _kernel(facts, gpu, hardware, workload)
     backend = workload.moe_backend or (kernel.backend if kernel else None)
-    total, free, source = _gpu_memory(gpu, hardware)
-    utilization = _utilization(total, free, workload)
-    batched = _gpu_batched_tokens(total, workload)
-    sizes = capture_sizes(workload.max_num_seqs, min(workload.prompt_tokens, batched))
-    step = mem.step_terms(facts, max_num_seqs=workload.max_num_seqs, batched_tokens=batched)
-    terms = (
-        *mem.weight_terms(facts, images=workload.images, lora_rank=rank),
-        *mem.repacked_terms(facts, backend),
-        *step,
-        *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),
-        *mem.cuda_terms(len(sizes)),
-    )
-    available = -(-total * utilization // 1000)
-    shape = KvShape.of(facts, _GPU_BLOCK_TOKENS)
-    length = _model_len(
-        facts, workload, shape, batched=batched, cap=_GPU_MODEL_LEN, left_bytes=_left(available, terms)
+    total, free, source = sizing.gpu_memory(gpu, hardware)
+    share = sizing.utilization(total, free, workload)
+    sum_of = functools.partial(_cuda_terms, inputs, backend, total)
+    batched = sizing.gpu_batched_tokens(total, workload, lambda tokens: _sum(sum_of(tokens)))
+    device = gpu.name.value or "unknown card"
+    terms = correction_terms(sum_of(batched), inputs.corrections, _setting(inputs, device, backend, batched))
+    available = -(-total * share // 1000)
+    shape = KvShape.of(facts, _GPU_BLOCK_TOKENS, workload.kv_cache_dtype)
+    in_flight = _GPU_STEPS_IN_FLIGHT * batched
+    length = sizing.model_len(
+        facts,
+        workload,
+        shape,
+        in_flight=in_flight,
+        cap=_GPU_MODEL_LEN,
+        left_bytes=workload.kv_cache_memory_bytes or _left(available, terms),
     )
     memory = _memory(
-        terms, shape, length=length, batched=batched, available=available, where=f"GPU {gpu.index}"
+        terms,
+        shape,
+        length=length,
+        in_flight=in_flight,
+        available=available,
+        where=f"GPU {gpu.index}",
+        kv_bytes=workload.kv_cache_memory_bytes,
     )
-    attention = attention_backend(gpu.compute_capability.value, packages=hardware.host.packages.value)
+    sizes = _graph_sizes(workload, batched)
+    attention = _attention(gpu, hardware, workload)
     return _Choices(
+        device=device,
         flags=(
-            *_cuda_flags(workload, kernel, backend, utilization, sizes),
+            *_memory_flags(workload, share),
+            *("--cudagraph-capture-sizes", *map(str, sizes)),
+            *_kernel_flags(workload, kernel, backend),
+            *image_flags(workload),
+            *_draft_flags(workload),
             *(("--attention-backend", attention[0]) if attention else ()),
         ),
         env={"CUDA_VISIBLE_DEVICES": str(workload.gpu_index)} if workload.gpu_index is not None else {},
         max_model_len=length,
         batched_tokens=batched,
+        steps_in_flight=_GPU_STEPS_IN_FLIGHT,
         memory=memory,
+        images=workload.images,
         capture_sizes=sizes,
         kernel=kernel,
         moe_backend=backend,
         reasons={
             **_kernel_reasons(kernel, workload),
             **_length_reasons(facts, workload, length, memory),
-            **_image_reasons(workload),
-            **({"attention_backend": attention[1]} if attention else {}),
-            "gpu_memory_utilization": _utilization_reason(total, free, utilization, source),
-            "max_num_batched_tokens": _batched_reason(batched, workload),
+            **image_reasons(workload),
+            "attention_backend": attention[1] if attention else "the engine's own choice for this card",
+            **_memory_reasons(workload, sizing.utilization_reason(total, free, share, source)),
+            "max_num_batched_tokens": sizing.batched_reason(batched, workload),
             "cudagraph_capture_sizes": f"System 1 only prefills: graphs for prompts to {sizes[-1]} tokens",
+            **_draft_reasons(workload),
         },
+        notes=tuple(_notes(kernel, workload, memory, shape)),
     )
 
 
@@ -210,96 +275,49 @@ def _kernel(facts: ModelFacts, gpu: Gpu, hardware: HardwareReport, workload: Wor
             where=capability.source,
             next_step="plan for a known card with --hardware NAME",
         )
-    kernel = kernel_path(capability.value, patched=workload.patched, packages=hardware.host.packages.value)
-    if workload.tensor_parallel_size > 1 and kernel.unpadded:
-        raise ConfigError(
-            f"{kernel.backend} does not pad {facts.moe_intermediate_size} columns "
-            f"split over {workload.tensor_parallel_size} GPUs",
-            where="tensor_parallel_size",
-            next_step="run one replica a GPU (the model fits one), or force moe_backend marlin",
-        )
-    return kernel
-
-
-def _gpu_memory(gpu: Gpu, hardware: HardwareReport) -> tuple[int, int, str]:
-    """Total and free bytes, and whence. On unified memory the host's figures count; unknown is an error."""
-    if is_unified_memory(gpu.compute_capability.value) and hardware.host.ram_total_bytes.value:
-        total = gpu.total_bytes.value or hardware.host.ram_total_bytes.value
-        return total, min(total, _host_free(hardware)), "unified memory: what the host has available"
-    if gpu.total_bytes.value is None:
-        raise ProbeError(
-            f"the memory of GPU {gpu.index} is unknown",
-            where=gpu.total_bytes.source,
-            next_step="plan for a known card with --hardware NAME",
-        )
-    if gpu.free_bytes.value is None:
-        return gpu.total_bytes.value, gpu.total_bytes.value, "an empty card is assumed"
-    return gpu.total_bytes.value, gpu.free_bytes.value, "free memory, not total"
-
-
-def _utilization(total: int, free: int, workload: Workload) -> int:
-    """Thousandths of the total that vLLM may take: the asked share, less when others hold memory."""
-    asked = round(workload.gpu_memory_utilization * 1000)
-    possible = max(free - _GPU_RESERVE_BYTES, 0) * 1000 // total
-    return max(min(asked, possible), 1)
-
-
-def _utilization_reason(total: int, free: int, utilization: int, source: str) -> str:
-    return (
-        f"{utilization / 1000:.3f} of {total / mem.GIB:.1f} GiB, {free / mem.GIB:.1f} GiB free ({source}); "
-        "vLLM refuses a share larger than what is free after its CUDA context"
+    if workload.moe_backend:
+        check_backend(workload.moe_backend, capability.value, workload.tensor_parallel_size)
+    return kernel_path(
+        capability.value,
+        patched=workload.patched,
+        packages=hardware.host.packages.value,
+        tensor_parallel_size=workload.tensor_parallel_size,
     )
 
 
-def _gpu_batched_tokens(total: int, workload: Workload) -> int:
-    """By the card, not by what is free now: otherwise a little more free memory could mean less KV."""
-    small = total < _SMALL_GPU_BYTES
-    default = _SMALL_BATCHED_TOKENS if small else _GPU_BATCHED_TOKENS
-    return workload.max_num_batched_tokens or max(default, workload.max_num_seqs)
-
-
-def _batched_reason(batched: int, workload: Workload) -> str:
-    if workload.max_num_batched_tokens:
-        return "asked for"
-    return (
-        f"a step holds {batched // 256} decisions of 256 tokens; workspace and KV startup floor grow with it"
+def _attention(gpu: Gpu, hardware: HardwareReport, workload: Workload) -> tuple[str, str] | None:
+    if workload.kv_cache_dtype == "fp8":
+        check_fp8_kv(gpu.compute_capability.value)
+    return attention_backend(
+        gpu.compute_capability.value,
+        packages=hardware.host.packages.value,
+        kv_dtype=workload.kv_cache_dtype,
     )
 
 
-def capture_sizes(max_num_seqs: int, prompt_tokens: int) -> tuple[int, ...]:
-    """Batch sizes, in tokens, to capture: every decode batch and prompts up to ``prompt_tokens``.
-
-    A batch is padded to the next size, so steps stay within a tenth of a prompt above 512 tokens.
-    """
-    decode = {1, 2, 4, *range(8, max_num_seqs + 1, 8)}
-    prompts = {*range(96, 513, 32), *range(576, prompt_tokens + 1, 64), prompt_tokens}
-    ceiling = max(prompt_tokens, 1)
-    return tuple(sorted(size for size in decode | prompts if 1 <= size <= ceiling))
+def _graph_sizes(workload: Workload, batched: int) -> tuple[int, ...]:
+    return sizing.capture_sizes(workload.sequences, min(workload.prompt_tokens, batched))
 
 
-def _cuda_flags(
-    workload: Workload,
-    kernel: KernelPath | None,
-    backend: str | None,
-    utilization: int,
-    sizes: tuple[int, ...],
-) -> tuple[str, ...]:
-    flags = ["--gpu-memory-utilization", f"{utilization / 1000:.3f}"]
-    flags += ["--cudagraph-capture-sizes", *map(str, sizes)]
-    if backend:
-        flags += ["--moe-backend", backend]
-    if kernel and kernel.dtype:
-        flags += ["--dtype", kernel.dtype]
-    if workload.tensor_parallel_size > 1:
-        flags += ["--tensor-parallel-size", str(workload.tensor_parallel_size)]
-    return (*flags, *_image_flags(workload))
+def _cuda_terms(inputs: _Inputs, backend: str | None, total: int, batched: int) -> tuple[MemoryTerm, ...]:
+    """Every term of a launch with ``batched`` tokens a step on a card of ``total`` bytes."""
+    facts, workload = inputs.facts, inputs.workload
+    step = mem.step_terms(facts, max_num_seqs=workload.sequences, batched_tokens=batched, backend=backend)
+    return (
+        *mem.weight_terms(facts, images=workload.images, lora_rank=inputs.rank),
+        *mem.repacked_terms(facts, backend),
+        *(mem.draft_terms(workload.draft_bytes) if workload.draft_model else ()),
+        *step,
+        *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),
+        *mem.cuda_terms(len(_graph_sizes(workload, batched))),
+    )
 
 
 def _vision_terms(
     workload: Workload, step: tuple[MemoryTerm, ...], *, batched: int, total: int
 ) -> tuple[MemoryTerm, ...]:
     return mem.vision_terms(
-        max_num_seqs=workload.max_num_seqs,
+        max_num_seqs=workload.sequences,
         max_images=workload.max_images,
         batched_tokens=batched,
         total_bytes=total,
@@ -307,29 +325,59 @@ def _vision_terms(
     )
 
 
-def media_domains(workload: Workload) -> tuple[str, ...]:
-    """The hosts from which the engine may fetch images, or one name that does not exist."""
-    return workload.image_hosts or (_NO_DOMAIN,)
-
-
-def _image_flags(workload: Workload) -> tuple[str, ...]:
-    """Images only, and no more than asked: a video alone can be longer than a small card's step."""
-    if not workload.images:
-        return ("--language-model-only",)
-    limits = {"image": workload.max_images, "video": 0, "audio": 0}
-    return (
-        *("--limit-mm-per-prompt", json.dumps(limits, separators=(",", ":"))),
-        *("--mm-processor-cache-gb", str(_PREPARED_IMAGES_GIB)),
+def _setting(inputs: _Inputs, device: str, backend: str | None, batched: int) -> Correction:
+    """What a measured correction must agree with to count here."""
+    return Correction(
+        device=device,
+        model=inputs.facts.name,
+        moe_backend=backend,
+        images=inputs.workload.images,
+        max_num_seqs=inputs.workload.sequences,
+        max_num_batched_tokens=batched,
     )
 
 
-def _image_reasons(workload: Workload) -> dict[str, str]:
-    if not workload.images:
-        return {"language_model_only": "asked for: the vision tower is not loaded"}
-    return {
-        "limit_mm_per_prompt": "images a request; a video would have to fit a step whole",
-        "mm_processor_cache_gb": "host memory for prepared images: one is prepared once for all questions",
+def _memory_flags(workload: Workload, share: int) -> tuple[str, ...]:
+    dtype = ("--kv-cache-dtype", workload.kv_cache_dtype) if workload.kv_cache_dtype != "auto" else ()
+    if workload.kv_cache_memory_bytes is None:
+        return ("--gpu-memory-utilization", f"{share / 1000:.3f}", *dtype)
+    return ("--kv-cache-memory-bytes", str(workload.kv_cache_memory_bytes), *dtype)
+
+
+def _memory_reasons(workload: Workload, share: str) -> dict[str, str]:
+    dtype = {
+        "auto": "the model's own: 8 bits would halve the cache's bytes and change answers a little",
+        "fp8": "asked for: half the bytes; compare answers with `decideploy selftest` before relying on it",
     }
+    reasons = {"kv_cache_dtype": dtype[workload.kv_cache_dtype]}
+    if workload.kv_cache_memory_bytes is None:
+        return reasons | {"gpu_memory_utilization": share}
+    return reasons | {"kv_cache_memory_bytes": "asked for, in place of a share of the card"}
+
+
+def _kernel_flags(workload: Workload, kernel: KernelPath | None, backend: str | None) -> tuple[str, ...]:
+    parallel = workload.tensor_parallel_size
+    return (
+        *(("--moe-backend", backend) if backend else ()),
+        *(("--dtype", kernel.dtype) if kernel and kernel.dtype else ()),
+        *(("--tensor-parallel-size", str(parallel)) if parallel > 1 else ()),
+    )
+
+
+def _draft_flags(workload: Workload) -> tuple[str, ...]:
+    if workload.draft_model is None:
+        return ()
+    config = {"model": str(workload.draft_model), "num_speculative_tokens": workload.draft_tokens}
+    return ("--speculative-config", json.dumps(config, separators=(",", ":")))
+
+
+def _draft_reasons(workload: Workload) -> dict[str, str]:
+    if workload.draft_model is None:
+        return {}
+    text = (
+        f"asked for: {workload.draft_tokens} tokens a step, for System 2; it slows decisions of many clients"
+    )
+    return {"speculative_config": text}
 
 
 def _kernel_reasons(kernel: KernelPath | None, workload: Workload) -> dict[str, str]:
@@ -338,44 +386,61 @@ def _kernel_reasons(kernel: KernelPath | None, workload: Workload) -> dict[str, 
     if kernel is None:
         return {"moe_backend": "experts are not NVFP4: the engine's own choice"}
     text = f"compute capability {kernel.compute_capability}, {kernel.activation}: {kernel.reason}"
-    return {"moe_backend": text}
+    return {"moe_backend": f"{text}; {kernel.needs}" if kernel.needs else text}
 
 
-def _cpu_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workload, rank: int) -> _Choices:
-    if facts.quant_algo == "NVFP4":
-        raise ProbeError(
-            "NVFP4 experts have no CPU kernel",
-            where=str(facts.path),
-            next_step="serve the bf16 model here, or the NVFP4 model on a GPU (plan it with --hardware NAME)",
+def _notes(kernel: KernelPath | None, workload: Workload, memory: MemoryPlan, shape: KvShape) -> list[str]:
+    notes = []
+    if kernel:
+        notes += [
+            f"{kernel.backend} on {kernel.compute_capability} {entry.why} ({', '.join(entry.references)}): "
+            "run `decideploy probe --smoke` there first"
+            for entry in kernel.cautions
+            if entry.verdict == "prove"
+        ]
+    if workload.thinking_share:
+        thinking = workload.clients * workload.thinking_share
+        notes.append(
+            f"{thinking:.0f} of {workload.clients} clients think at once; the KV cache holds "
+            f"{memory.kv_cache_bytes // shape.sequence_bytes(4096)} thoughts of 4,096 tokens"
         )
-    batched = workload.max_num_batched_tokens or max(_SMALL_BATCHED_TOKENS, workload.max_num_seqs)
+    return notes
+
+
+def _cpu_choices(inputs: _Inputs) -> _Choices:
+    facts, hardware, workload = inputs.facts, inputs.hardware, inputs.workload
+    _require_cpu_can(facts, workload)
+    batched = workload.max_num_batched_tokens or max(sizing.SMALL_BATCHED_TOKENS, workload.sequences)
     terms = (
-        *mem.weight_terms(facts, images=False, lora_rank=rank),
-        *mem.step_terms(facts, max_num_seqs=workload.max_num_seqs, batched_tokens=batched),
+        *mem.weight_terms(facts, images=False, lora_rank=inputs.rank),
+        *mem.step_terms(facts, max_num_seqs=workload.sequences, batched_tokens=batched),
         *mem.cpu_terms(),
     )
     # A tenth stays for the page cache and everything else on the host.
-    available = _host_free(hardware) * 9 // 10
+    available = sizing.host_free(hardware) * 9 // 10
     shape = KvShape.of(facts, _CPU_BLOCK_TOKENS)
     spare_gib = _left(available, terms) // mem.GIB
-    length = _model_len(
-        facts, workload, shape, batched=batched, cap=_CPU_MODEL_LEN, left_bytes=spare_gib * mem.GIB
+    in_flight = _CPU_STEPS_IN_FLIGHT * batched
+    length = sizing.model_len(
+        facts, workload, shape, in_flight=in_flight, cap=_CPU_MODEL_LEN, left_bytes=spare_gib * mem.GIB
     )
-    kv_gib = _cpu_kv_gib(shape, length, batched, spare_gib)
+    kv_gib = _cpu_kv_gib(shape, length, in_flight, spare_gib)
     memory = _memory(
         terms,
         shape,
         length=length,
-        batched=batched,
+        in_flight=in_flight,
         available=available,
         where="host memory",
         kv_bytes=kv_gib * mem.GIB,
     )
     return _Choices(
+        device="cpu",
         flags=("--language-model-only", "--block-size", str(_CPU_BLOCK_TOKENS)),
         env={"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
         max_model_len=length,
         batched_tokens=batched,
+        steps_in_flight=_CPU_STEPS_IN_FLIGHT,
         memory=memory,
         reasons={
             **_length_reasons(facts, workload, length, memory),
@@ -388,47 +453,40 @@ def _cpu_choices(facts: ModelFacts, hardware: HardwareReport, workload: Workload
     )
 
 
-def _cpu_kv_gib(shape: KvShape, length: int, batched: int, spare_gib: int) -> int:
-    wanted = max(shape.floor_bytes(length, batched), _CPU_SEQUENCES * shape.sequence_bytes(length))
+def _require_cpu_can(facts: ModelFacts, workload: Workload) -> None:
+    """Raise for what only a GPU does: ProbeError for the model, ConfigError for options."""
+    if facts.quant_algo == "NVFP4":
+        raise ProbeError(
+            "NVFP4 experts have no CPU kernel",
+            where=str(facts.path),
+            next_step="serve the bf16 model here, or the NVFP4 model on a GPU (plan it with --hardware NAME)",
+        )
+    asked = {
+        "--kv-cache-dtype fp8": workload.kv_cache_dtype != "auto",
+        "--kv-cache-memory-bytes": workload.kv_cache_memory_bytes is not None,
+        "--moe-backend": workload.moe_backend is not None,
+        "--tensor-parallel-size": workload.tensor_parallel_size > 1,
+        "--draft-model": workload.draft_model is not None,
+    }
+    if faults := [name for name, is_asked in asked.items() if is_asked]:
+        raise ConfigError(
+            f"the CPU engine has no such choice: {', '.join(faults)}",
+            where=faults[0],
+            next_step="leave it out, or plan for a GPU with --hardware NAME",
+        )
+
+
+def _cpu_kv_gib(shape: KvShape, length: int, in_flight: int, spare_gib: int) -> int:
+    wanted = max(shape.floor_bytes(length, in_flight), _CPU_SEQUENCES * shape.sequence_bytes(length))
     return max(1, min(-(-wanted // mem.GIB), spare_gib))
 
 
-def _host_free(hardware: HardwareReport) -> int:
-    """Bytes that a new process may take: available RAM within the cgroup's limit."""
-    host = hardware.host
-    if host.ram_available_bytes.value is None:
-        raise ProbeError(
-            "the available memory of the host is unknown",
-            where=host.ram_available_bytes.source,
-            next_step="run `decideploy probe` on the host",
-        )
-    limit = host.cgroup_limit_bytes.value
-    if limit is None:
-        return host.ram_available_bytes.value
-    return min(host.ram_available_bytes.value, max(limit - (host.cgroup_used_bytes.value or 0), 0))
+def _sum(terms: tuple[MemoryTerm, ...]) -> int:
+    return sum(term.size_bytes for term in terms)
 
 
 def _left(available: int, terms: tuple[MemoryTerm, ...]) -> int:
-    return max(available - sum(term.size_bytes for term in terms), 0)
-
-
-def _model_len(
-    facts: ModelFacts, workload: Workload, shape: KvShape, *, batched: int, cap: int, left_bytes: int
-) -> int:
-    """The asked length, else the longest power of two whose startup floor fits."""
-    longest = facts.max_position_embeddings
-    if workload.max_model_len is not None:
-        if workload.max_model_len > longest:
-            raise ConfigError(
-                f"max_model_len {workload.max_model_len} exceeds the model's {longest}",
-                where="--max-model-len",
-                next_step=f"ask for {longest} or less",
-            )
-        return workload.max_model_len
-    lengths = [min(longest, cap)]
-    while lengths[-1] > _SHORTEST_MODEL_LEN:
-        lengths.append(max(lengths[-1] // 2, _SHORTEST_MODEL_LEN))
-    return next((n for n in lengths if shape.floor_bytes(n, batched) <= left_bytes), lengths[-1])
+    return max(available - _sum(terms), 0)
 
 
 def _memory(
@@ -436,19 +494,22 @@ def _memory(
     shape: KvShape,
     *,
     length: int,
-    batched: int,
+    in_flight: int,
     available: int,
     where: str,
     kv_bytes: int | None = None,
 ) -> MemoryPlan:
-    floor = shape.floor_bytes(length, batched)
-    mem.require_fit(terms, max(floor, kv_bytes or 0), available, where)
+    floor = shape.floor_bytes(length, in_flight)
+    needed = max(floor, kv_bytes or 0)
+    larger = None if where == "host memory" else functools.partial(larger_card, available)
+    mem.require_fit(terms, needed, available, where, larger)
     return MemoryPlan(
         available_bytes=available,
         terms=terms,
         kv_cache_bytes=_left(available, terms) if kv_bytes is None else kv_bytes,
         kv_floor_bytes=floor,
         kv_sequence_bytes=shape.sequence_bytes(length),
+        kv_block_bytes=shape.block_bytes,
     )
 
 
@@ -460,75 +521,6 @@ def _length_reasons(facts: ModelFacts, workload: Workload, length: int, memory: 
     else:
         how = "the longest whose startup floor fits, within the default cap"
     return {"max_model_len": f"{how}; {memory.sequences:.1f} such sequences fit the KV cache at once"}
-
-
-def _common_reasons(adapter: AdapterFacts, workload: Workload, rank: int) -> dict[str, str]:
-    return {
-        "max_num_seqs": f"{workload.max_num_seqs} requests a step; tables and logits grow with it",
-        "max_lora_rank": f"smallest that holds rank {adapter.rank} (given {rank})",
-        "lora_target_modules": "only these are wrapped; else every expert is, at 2.5 GiB and slower kernels",
-        "logprobs_mode": "processed: the decision's distribution is over the allowed tokens only",
-        "max_logprobs": "every slot must come back; a missing one is an error",
-        "shutdown_timeout": f"{workload.shutdown_timeout_s} s to finish requests; the default aborts them",
-        "middleware": "keys, limits, readiness and drain in front of every route, the engine's own included",
-        "allowed_origins": "none: the engine's default lets every web page read its answers",
-        "disable_uvicorn_access_log": "the middleware logs each request, with its id and no query string",
-        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "the middleware refuses requests at once, then ends the server",
-        "prefix_cache_retention_interval": "tokens; else the second question over a state finds nothing",
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "seconds; longer than proxies keep idle connections",
-        "fail_on_environ_validation": "a VLLM_ variable that this release does not know stops the start",
-        "allowed_media_domains": "whence the engine's own routes fetch images; without redirects",
-        "generation_config": "the model's own, for System 2; System 1 pins its sampling in each request",
-    }
-
-
-def _argv(
-    facts: ModelFacts, adapter: AdapterFacts, workload: Workload, choices: _Choices, *, name: str, rank: int
-) -> tuple[str, ...]:
-    return (
-        *("vllm", "serve", str(facts.path)),
-        *("--host", workload.host, "--port", str(workload.port)),
-        *("--served-model-name", name),
-        *("--enable-lora", "--lora-modules", f"{ADAPTER_NAME}={adapter.path}"),
-        *("--max-loras", "1", "--max-lora-rank", str(rank)),
-        *("--lora-target-modules", *adapter.lora_target_modules),
-        *("--logprobs-mode", "processed_logprobs"),
-        *("--max-logprobs", str(max(20, facts.head.slots.num_slots))),
-        *("--max-model-len", str(choices.max_model_len)),
-        *("--max-num-seqs", str(workload.max_num_seqs)),
-        *("--max-num-batched-tokens", str(choices.batched_tokens)),
-        *("--prefix-cache-retention-interval", str(_RETAINED_EVERY_TOKENS)),
-        *("--shutdown-timeout", str(workload.shutdown_timeout_s)),
-        *("--middleware", GATEWAY),
-        *("--allowed-origins", "[]"),
-        "--disable-uvicorn-access-log",
-        "--fail-on-environ-validation",
-        *("--allowed-media-domains", *media_domains(workload)),
-        *choices.flags,
-        *workload.extra_args,
-    )
-
-
-def _env(workload: Workload) -> dict[str, str]:
-    """Loaded plugins, no telemetry, no network: the model is local by now. Fixed cache folders when named."""
-    env = {
-        "VLLM_PLUGINS": "decideploy",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1",
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(_KEEP_ALIVE_S),
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
-    }
-    if workload.cache_root is None:
-        return env
-    root = workload.cache_root
-    return env | {
-        "VLLM_CACHE_ROOT": str(root / "vllm"),
-        "TORCHINDUCTOR_CACHE_DIR": str(root / "inductor"),
-        "TRITON_CACHE_DIR": str(root / "triton"),
-        "FLASHINFER_WORKSPACE_BASE": str(root / "flashinfer"),
-    }
 
 
 def _sha256(value: Any) -> str:

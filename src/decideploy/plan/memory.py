@@ -1,22 +1,25 @@
 """The memory model of vLLM 0.30: what each part takes and what is left for KV.
 
-Pure integer arithmetic. Formulas were read from vLLM 0.30's source and checked against one H200 run of the
-26B shape (utilization 0.5, 4,096 batched tokens, 64 sequences: 50.75 GiB of KV).
+Pure integer arithmetic. docs/memory-model.md has each term's source, and what was observed against it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decideploy.errors import CapacityError
+from decideploy.plan.kv_cache import ceil_div
 
 if TYPE_CHECKING:
     from decideploy.artifacts import ModelFacts
 
 GIB = 1024**3
 MIB = 1024**2
+
+WEIGHTS = ("weights", "LoRA")
+GRAPHS = "CUDA graphs"
 
 _BF16_BYTES = 2
 
@@ -28,9 +31,13 @@ _CPU_RUNTIME_BYTES = 3 * GIB
 _GRAPH_BASE_BYTES = 300 * MIB
 _GRAPH_SIZE_BYTES = 8 * MIB
 # Gemma-4's vision tower: 280 tokens an image, of 3 x 3 patches each; positions as its configuration has them.
+# vLLM batches images while twice their one-hot positions in int64 fit a tenth of the card. Compiled, they are
+# made in bf16: a step of 14 images and all else but weights took 2.34 GiB on one H200, int64 would be 5.4.
 _IMAGE_TOKENS = 280
 _IMAGE_PATCHES = 9 * _IMAGE_TOKENS
 _IMAGE_POSITIONS = 10_240
+_ONE_HOT_BYTES = _IMAGE_PATCHES * 2 * _IMAGE_POSITIONS * _BF16_BYTES
+_CARD_BYTES_PER_IMAGE = 10 * 2 * (_IMAGE_PATCHES * 2 * _IMAGE_POSITIONS * 8)
 _FREE_DURING_VISION = ("logits", "expert workspace", "activations")
 # Options of `plan` and `serve`; the other settings are the plan's own, so no remedy names them.
 _SHORTER = "lower --max-model-len"
@@ -60,11 +67,27 @@ class MemoryPlan:
     kv_cache_bytes: int
     kv_floor_bytes: int
     kv_sequence_bytes: int
+    kv_block_bytes: int
 
     @property
     def used_bytes(self) -> int:
         """All terms without the KV cache."""
         return sum(term.size_bytes for term in self.terms)
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks of the KV cache."""
+        return self.kv_cache_bytes // self.kv_block_bytes
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the engine logs as taken by loading the model: weights and the adapter's buffers."""
+        return sum(term.size_bytes for term in self.terms if term.name.startswith(WEIGHTS))
+
+    @property
+    def graph_bytes(self) -> int:
+        """CUDA graphs, 0 where there are none."""
+        return sum(term.size_bytes for term in self.terms if term.name == GRAPHS)
 
     @property
     def sequences(self) -> float:
@@ -73,56 +96,12 @@ class MemoryPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return {**asdict(self), "used_bytes": self.used_bytes, "sequences": round(self.sequences, 2)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KvShape:
-    """How the KV cache is cut: bytes a block over one group of layers, and tokens a block holds.
-
-    vLLM gives every group of layers pages of one size: a layer type with smaller tokens packs more of them.
-    """
-
-    block_bytes: int
-    sliding_groups: int
-    full_groups: int
-    sliding_block_tokens: int
-    full_block_tokens: int
-    window: int
-
-    @classmethod
-    def of(cls, facts: ModelFacts, block_tokens: int) -> KvShape:
-        """The shape for ``facts`` with blocks of ``block_tokens`` tokens of the largest layer type (bf16)."""
-        sliding = facts.layer_types.count("sliding_attention")
-        full = facts.num_layers - sliding
-        # Two tensors a layer even where K is V: vLLM stores both.
-        sliding_token = 2 * facts.num_key_value_heads * facts.head_dim * _BF16_BYTES
-        full_token = 2 * facts.num_global_key_value_heads * facts.global_head_dim * _BF16_BYTES
-        present = [size for size, layers in ((sliding_token, sliding), (full_token, full)) if layers]
-        page_bytes = max(present) * block_tokens
-        group = min(layers for layers in (sliding, full) if layers)
-        return cls(
-            block_bytes=page_bytes * group,
-            sliding_groups=_ceil_div(sliding, group),
-            full_groups=_ceil_div(full, group),
-            sliding_block_tokens=max(1, page_bytes // sliding_token),
-            full_block_tokens=max(1, page_bytes // full_token),
-            window=facts.sliding_window or 0,
-        )
-
-    def floor_bytes(self, max_model_len: int, batched_tokens: int) -> int:
-        """The least KV memory vLLM starts with: one sequence of ``max_model_len``, in chunks."""
-        held = min(max(self.window - 1, 0) + 2 * batched_tokens, max_model_len)
-        return self._blocks(held, max_model_len) * self.block_bytes
-
-    def sequence_bytes(self, max_model_len: int) -> int:
-        """KV memory of one sequence of ``max_model_len`` tokens at steady state."""
-        held = min(max(self.window - 1, 0), max_model_len)
-        return self._blocks(held, max_model_len) * self.block_bytes
-
-    def _blocks(self, sliding_tokens: int, full_tokens: int) -> int:
-        sliding = self.sliding_groups * (_ceil_div(sliding_tokens, self.sliding_block_tokens) + 1)
-        return sliding + self.full_groups * _ceil_div(full_tokens, self.full_block_tokens)
+        return {
+            **asdict(self),
+            "used_bytes": self.used_bytes,
+            "kv_blocks": self.kv_blocks,
+            "sequences": round(self.sequences, 2),
+        }
 
 
 def weight_terms(facts: ModelFacts, *, images: bool, lora_rank: int) -> tuple[MemoryTerm, ...]:
@@ -131,7 +110,7 @@ def weight_terms(facts: ModelFacts, *, images: bool, lora_rank: int) -> tuple[Me
     loaded = {name: size for name, size in components.items() if size and (images or name != "vision")}
     return (
         *(
-            MemoryTerm(name=f"weights: {name}", size_bytes=size, formula="from the shards")
+            MemoryTerm(name=f"weights: {name}", size_bytes=size, formula="sizes as loaded")
             for name, size in loaded.items()
         ),
         MemoryTerm(
@@ -166,12 +145,20 @@ def repacked_terms(facts: ModelFacts, backend: str | None) -> tuple[MemoryTerm, 
 
 
 def _padded(size: int, multiple: int) -> int:
-    return _ceil_div(size, multiple) * multiple
+    return ceil_div(size, multiple) * multiple
 
 
-def step_terms(facts: ModelFacts, *, max_num_seqs: int, batched_tokens: int) -> tuple[MemoryTerm, ...]:
+def draft_terms(weights_bytes: int) -> tuple[MemoryTerm, ...]:
+    """The draft model's weights; Gemma-4's drafts read the keys and values of the model itself."""
+    return (MemoryTerm(name="weights: draft", size_bytes=weights_bytes, formula="size of its shards"),)
+
+
+def step_terms(
+    facts: ModelFacts, *, max_num_seqs: int, batched_tokens: int, backend: str | None = None
+) -> tuple[MemoryTerm, ...]:
     """What one step takes at its peak, linear in sequences and in batched tokens."""
     vocab = facts.vocab_size
+    width, formula = _workspace_width(facts, backend)
     return (
         MemoryTerm(
             name="penalty tables",
@@ -187,8 +174,8 @@ def step_terms(facts: ModelFacts, *, max_num_seqs: int, batched_tokens: int) -> 
         ),
         MemoryTerm(
             name="expert workspace",
-            size_bytes=2 * batched_tokens * max(facts.top_k or 0, 1) * facts.hidden_size * _BF16_BYTES,
-            formula="2 x tokens x top_k x hidden x 2 B",
+            size_bytes=batched_tokens * max(facts.top_k or 0, 1) * width * _BF16_BYTES,
+            formula=formula,
         ),
         MemoryTerm(
             name="activations",
@@ -203,18 +190,19 @@ def vision_terms(
 ) -> tuple[MemoryTerm, ...]:
     """What the largest batch of images takes beyond ``step``, the terms that are free while it is encoded.
 
-    The tower spreads each patch's position over a one-hot row; vLLM batches images while twice that fits a
-    tenth of the card's ``total_bytes``.
+    The tower spreads each patch's position over a one-hot row.
     """
-    one_hot = _IMAGE_PATCHES * 2 * _IMAGE_POSITIONS
     scheduled = min(batched_tokens // _IMAGE_TOKENS, max_num_seqs * max_images)
-    images = max(1, min(scheduled, total_bytes // 10 // (2 * 8 * one_hot)))
+    # In bytes, not in whole images: a little more memory must not cost an image's worth of KV.
+    within_card = total_bytes * _ONE_HOT_BYTES // _CARD_BYTES_PER_IMAGE
+    encoded_bytes = max(_ONE_HOT_BYTES, min(scheduled * _ONE_HOT_BYTES, within_card))
     step_bytes = sum(term.size_bytes for term in step if term.name in _FREE_DURING_VISION)
     return (
         MemoryTerm(
             name="vision step",
-            size_bytes=max(images * one_hot * (8 + _BF16_BYTES) - step_bytes, 0),
-            formula=f"{images} images x 2,520 patches x 2 x 10,240 positions x 10 B, less the text step",
+            size_bytes=max(encoded_bytes - step_bytes, 0),
+            formula=f"{encoded_bytes / _ONE_HOT_BYTES:.1f} images x 2,520 patches x 2 x 10,240 positions "
+            "x 2 B, less the text step",
             remedy=_TEXT_ONLY,
         ),
     )
@@ -227,7 +215,7 @@ def cuda_terms(capture_sizes: int) -> tuple[MemoryTerm, ...]:
             name="CUDA context and slack", size_bytes=_CUDA_CONTEXT_BYTES, formula="calibrated on one H200"
         ),
         MemoryTerm(
-            name="CUDA graphs",
+            name=GRAPHS,
             size_bytes=_GRAPH_BASE_BYTES + capture_sizes * _GRAPH_SIZE_BYTES,
             formula="300 MiB + 8 MiB a size",
         ),
@@ -241,8 +229,17 @@ def cpu_terms() -> tuple[MemoryTerm, ...]:
     )
 
 
-def require_fit(terms: tuple[MemoryTerm, ...], floor_bytes: int, available_bytes: int, where: str) -> None:
-    """Raise CapacityError when the terms and the KV floor do not fit; it names the largest and the remedy."""
+def require_fit(
+    terms: tuple[MemoryTerm, ...],
+    floor_bytes: int,
+    available_bytes: int,
+    where: str,
+    larger: Callable[[int], str] | None = None,
+) -> None:
+    """Raise CapacityError when the terms and the KV floor do not fit; it names the largest and the remedy.
+
+    ``larger`` names a card for so many missing bytes, or is empty.
+    """
     needed = sum(term.size_bytes for term in terms) + floor_bytes
     if needed <= available_bytes:
         return
@@ -258,11 +255,19 @@ def require_fit(terms: tuple[MemoryTerm, ...], floor_bytes: int, available_bytes
         available_bytes=available_bytes,
         largest_term=name,
         where=where,
-        next_step=_next_step(needed - available_bytes, terms, floor_bytes, remedy),
+        next_step=_next_step(
+            needed - available_bytes,
+            terms,
+            floor_bytes,
+            remedy,
+            larger(needed - available_bytes) if larger else "",
+        ),
     )
 
 
-def _next_step(missing_bytes: int, terms: tuple[MemoryTerm, ...], floor_bytes: int, leading: str) -> str:
+def _next_step(
+    missing_bytes: int, terms: tuple[MemoryTerm, ...], floor_bytes: int, leading: str, larger: str
+) -> str:
     """The option that can free ``missing_bytes``, ``leading`` before others, or the truth that none can."""
     adjustable: dict[str, int] = {leading: 0} if leading else {}
     adjustable[_SHORTER] = floor_bytes
@@ -272,7 +277,8 @@ def _next_step(missing_bytes: int, terms: tuple[MemoryTerm, ...], floor_bytes: i
     enough = [remedy for remedy, size in adjustable.items() if size > missing_bytes]
     if enough:
         return f"{enough[0]}, or free {missing_bytes / GIB:.2f} GiB"
-    return f"use a device with {missing_bytes / GIB:.2f} GiB more; no option frees as much"
+    device = f"a device with {missing_bytes / GIB:.2f} GiB more"
+    return f"use {device}{f' ({larger})' if larger else ''}; no option frees as much"
 
 
 def _shared_v_bytes(facts: ModelFacts) -> int:
@@ -281,6 +287,22 @@ def _shared_v_bytes(facts: ModelFacts) -> int:
     full = facts.num_layers - facts.layer_types.count("sliding_attention")
     width = facts.num_global_key_value_heads * facts.global_head_dim
     return full * facts.hidden_size * width * _BF16_BYTES
+
+
+def unfiltered_lora_bytes(facts: ModelFacts, rank: int) -> int:
+    """What LoRA buffers of every routed expert would take, had the engine no filter of modules."""
+    width = 3 * (facts.hidden_size + facts.moe_intermediate_size)
+    return _BF16_BYTES * rank * facts.num_layers * facts.num_experts * width
+
+
+def _workspace_width(facts: ModelFacts, backend: str | None) -> tuple[int, str]:
+    """Values a kernel keeps for each token and expert, and the formula; gate and up are one product."""
+    hidden, gate_up = facts.hidden_size, 2 * facts.moe_intermediate_size
+    if backend == "cutlass":
+        return max(2 * gate_up, hidden) + gate_up, "tokens x top_k x (max(4 inner, hidden) + 2 inner) x 2 B"
+    # FlashInfer keeps its own, which its source does not tell the size of: taken to be as much.
+    own = ", FlashInfer's own taken as much" if (backend or "").startswith("flashinfer") else ""
+    return 2 * max(gate_up, hidden), f"2 x tokens x top_k x max(2 inner, hidden) x 2 B{own}"
 
 
 def _lora_bytes(facts: ModelFacts, rank: int) -> int:
@@ -316,7 +338,3 @@ def _activation_width(facts: ModelFacts) -> int:
     sliding = (facts.num_attention_heads + 2 * facts.num_key_value_heads) * facts.head_dim
     full = (facts.num_attention_heads + 2 * facts.num_global_key_value_heads) * facts.global_head_dim
     return 4 * facts.hidden_size + 2 * max(sliding, full) + 2 * facts.intermediate_size
-
-
-def _ceil_div(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal
+
+_MOST_SEQS: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
     """Wishes that the plan honours or refuses.
 
-    ``max_model_len`` (tokens) and ``max_num_batched_tokens`` (tokens a step) are chosen by the plan when
-    None; a given value that does not fit is an error, never reduced. ``prompt_tokens`` is the longest
-    prompt that CUDA graphs should cover. Without ``images`` the vision tower is not loaded; with them a
-    request may have ``max_images``, and the engine's own routes fetch them from ``image_hosts`` only.
-    ``patched`` is whether kernel choice follows the adapter (patch
-    0003). ``shutdown_timeout_s`` is how long requests in flight may finish after SIGTERM. ``cache_root``
-    holds the compile caches; None leaves the engine's defaults.
+    What is asked: ``clients`` at once send prompts of ``median_prompt_tokens``, up to ``prompt_tokens`` of
+    which CUDA graphs should cover; System 2 thinks in ``thinking_share`` of the decisions; ``goal`` is what
+    to favour. Without ``images`` the vision tower is not loaded; with them a request may have
+    ``max_images``, and the engine's own routes fetch them from ``image_hosts`` only.
+
+    What is forced: ``max_model_len`` (tokens), ``max_num_seqs``, ``max_num_batched_tokens`` (tokens a step)
+    and ``moe_backend`` are chosen by the plan when None; a given value that does not fit is an error, never
+    reduced. ``kv_cache_memory_bytes`` sets the KV cache's size in place of the share
+    ``gpu_memory_utilization``. ``draft_model`` is a folder with ``draft_bytes`` of weights; it proposes
+    ``draft_tokens`` tokens a step.
+    ``patched`` is whether kernel choice follows the adapter (patch 0003). ``shutdown_timeout_s`` is how long
+    requests in flight may finish after SIGTERM. ``cache_root`` holds the compile caches; None leaves the
+    engine's defaults.
     """
 
-    max_model_len: int | None = None
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int | None = None
+    clients: int = 64
+    median_prompt_tokens: int = 256
     prompt_tokens: int = 1024
+    thinking_share: float = 0.0
+    goal: Literal["latency", "throughput"] = "latency"
     images: bool = True
     max_images: int = 4
     image_hosts: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    kv_cache_memory_bytes: int | None = None
     gpu_index: int | None = None
     gpu_memory_utilization: float = 0.92
     tensor_parallel_size: int = 1
     moe_backend: str | None = None
+    draft_model: Path | None = None
+    draft_bytes: int = 0
+    draft_tokens: int = 4
     patched: bool = True
     served_model_name: str | None = None
     host: str = "127.0.0.1"
@@ -37,3 +55,8 @@ class Workload:
     shutdown_timeout_s: int = 30
     cache_root: Path | None = None
     extra_args: tuple[str, ...] = ()
+
+    @property
+    def sequences(self) -> int:
+        """Requests in one step: as asked, else one for each client, in eights, at most 256."""
+        return self.max_num_seqs or min(-(-self.clients // 8) * 8, _MOST_SEQS)

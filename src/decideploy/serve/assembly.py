@@ -21,10 +21,12 @@ from decideploy.decide import (
 from decideploy.decide.calibration import FILE_NAME, GOLD_FILE_NAME
 from decideploy.decide.head import FILE_NAME as HEAD_FILE
 from decideploy.decide.images import ImageLoader
-from decideploy.decide.schema import BuildInfo, CalibrationName, DraftInfo, EngineInfo
+from decideploy.decide.schema import BuildInfo, CalibrationName, DraftInfo, EngineInfo, KernelInfo
 from decideploy.decide.thinking import ChatTemplate, Thinker, find_marks
 from decideploy.errors import ConfigError
 from decideploy.gateway import shared_metrics
+from decideploy.gateway.settings import read_settings
+from decideploy.gateway.start import read_start
 from decideploy.serve.engine_settings import check_engine, find_adapter, image_policy
 
 
@@ -57,6 +59,7 @@ def make_service(engine_client: Any, state: State, args: Namespace, build: Build
         model=state.openai_serving_models.base_model_paths[0].name,
         model_sha256=model_digest(model, adapter=Path(adapter.lora_path)),
         engine_info=engine_info(engine_client.vllm_config),
+        kernel=lambda: kernel_info(read_settings().start_record),
         observers=(shared_metrics(),),
         build=build,
     )
@@ -74,6 +77,16 @@ def engine_info(vllm_config: Any) -> EngineInfo:
         max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
         draft=drafting
         and DraftInfo(method=drafting.method, num_speculative_tokens=drafting.num_speculative_tokens),
+    )
+
+
+def kernel_info(start_record: Path | None) -> KernelInfo | None:
+    """What ``/v1/decide/info`` tells of the expert kernel; None before ``serve`` has recorded the start."""
+    record = read_start(start_record)
+    if record is None:
+        return None
+    return KernelInfo(
+        planned=record.planned_kernel, observed=record.observed_kernel, mismatch=record.kernel_differs
     )
 
 

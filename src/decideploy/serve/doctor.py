@@ -63,6 +63,7 @@ def doctor(
             _guarded("port", lambda: _port(host, port)),
             _guarded("API keys", _api_keys),
             _guarded("state folder", lambda: _state_folder(state_dir)),
+            _last_starts(state_dir),
         )
     )
 
@@ -119,15 +120,46 @@ def _state_folder(state_dir: Path | None) -> str:
     return f"{folder} is writable"
 
 
+def _last_starts(state_dir: Path | None) -> DoctorCheck:
+    """Whether the last start of each device took the planned expert kernel: told, as the next may differ."""
+    from decideploy.plan.starts import read_records, starts_folder  # noqa: PLC0415
+    from decideploy.serve.stages import state_folder  # noqa: PLC0415
+
+    try:
+        records = read_records(starts_folder(state_folder(state_dir)))
+    except ConfigError as error:
+        return DoctorCheck(name="last starts", detail=error.what, diagnostics=tuple(error.diagnostics()))
+    last = {record.correction.device: record for record in records}
+    return DoctorCheck(
+        name="last starts",
+        detail=f"{len(records)} recorded" if records else "none recorded",
+        diagnostics=tuple(
+            Diagnostic(
+                code="moe-backend-differs",
+                what=f"{device}: planned the {record.planned_kernel} expert kernel, "
+                f"the engine took {record.observed_kernel}",
+                where=f"start of {record.time:%Y-%m-%d %H:%M}",
+                next_step="install the patched wheel of `decideploy build`, or start with --strict-kernel",
+            )
+            for device, record in last.items()
+            if record.kernel_differs
+        ),
+    )
+
+
 def print_doctor(report: DoctorReport, console: Console | None = None) -> None:
     """Print one row a check, then every diagnostic with its remedy."""
     console = console or Console()
     table = Table("check", "result", "detail", title="What serve needs")
     for check in report.checks:
-        table.add_row(
-            check.name, "[red]fault[/]" if check.exit_code else "[green]fine[/]", escape(check.detail)
-        )
+        table.add_row(check.name, _verdict(check), escape(check.detail))
     console.print(table)
     for check in report.checks:
         for diagnostic in check.diagnostics:
             console.print(str(diagnostic), markup=False, highlight=False, soft_wrap=True)
+
+
+def _verdict(check: DoctorCheck) -> str:
+    if check.exit_code:
+        return "[red]fault[/]"
+    return "[yellow]warning[/]" if check.diagnostics else "[green]fine[/]"

@@ -6,13 +6,13 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from threading import Lock, Thread
 from typing import BinaryIO
 
 from decideploy.errors import ConfigError
+from decideploy.plan import Observed
 
 _TAIL_LINES = 40
 _BLOCK_LINES = 15
@@ -22,7 +22,12 @@ _GIB = 1024**3
 
 _MOE_BACKEND = re.compile(r"Using '?(?P<name>\w[\w ]{0,40}?)'? (?:\w{1,40} )?MoE backend")
 _KV_TOKENS = re.compile(r"KV cache size: (?P<tokens>\d[\d,]{0,20}) tokens")
-_KV_GIB = re.compile(r"(?:Available KV cache memory: |Explicitly set \()(?P<gib>\d{1,9}(?:\.\d{1,9})?)")
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_KV_GIB = re.compile(rf"(?:Available KV cache memory: |Explicitly set \()(?P<gib>{_NUMBER})")
+_WEIGHTS_GIB = re.compile(rf"Model loading took (?P<weights>{_NUMBER}) GiB")
+_GRAPHS_GIB = re.compile(rf"CUDA graph pool memory: (?P<graphs>{_NUMBER}) GiB")
+_INIT_S = re.compile(rf"init engine \(.{{1,80}}\) took (?P<init>{_NUMBER}) s")
+_FACTS = (_MOE_BACKEND, _KV_TOKENS, _KV_GIB, _WEIGHTS_GIB, _GRAPHS_GIB, _INIT_S)
 
 # vLLM puts its process before the level: "(EngineCore pid=7) ERROR 12-31 23:59:59 [core.py:1] …".
 _PROCESS = r"^(?:\([^()]{1,60}\) ?)?"
@@ -72,15 +77,6 @@ _CAUSES = (
     ),
     (re.compile(r"No module named"), "a dependency of vLLM is missing: install the lock's requirements"),
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogFacts:
-    """What was found so far; None until the engine has logged it."""
-
-    moe_backend: str | None = None
-    kv_cache_tokens: int | None = None
-    kv_cache_bytes: int | None = None
 
 
 def unwritable(path: Path, error: OSError) -> ConfigError:
@@ -144,15 +140,18 @@ class EngineLog:
             return self._cause
 
     @property
-    def facts(self) -> LogFacts:
+    def facts(self) -> Observed:
         """What the log has told so far."""
         with self._lock:
             found = dict(self._found)
-        tokens, gib = found.get("tokens"), found.get("gib")
-        return LogFacts(
+        tokens, init_s = found.get("tokens"), found.get("init")
+        return Observed(
             moe_backend=found.get("name"),
+            weights_bytes=_bytes(found.get("weights")),
+            kv_cache_bytes=_bytes(found.get("gib")),
             kv_cache_tokens=int(tokens.replace(",", "")) if tokens else None,
-            kv_cache_bytes=round(float(gib) * _GIB) if gib else None,
+            graph_bytes=_bytes(found.get("graphs")),
+            init_s=float(init_s) if init_s else None,
         )
 
     def _copy(self, stream: BufferedReader) -> None:
@@ -194,7 +193,7 @@ class EngineLog:
         with self._lock:
             if not any(word in line for word in _NOISE):
                 self._tail.append(line)
-            for pattern in (_MOE_BACKEND, _KV_TOKENS, _KV_GIB):
+            for pattern in _FACTS:
                 if match := pattern.search(line):
                     # The first line names the choice; later ones name its classes.
                     self._found = match.groupdict() | self._found
@@ -212,6 +211,10 @@ class EngineLog:
         if not self._block_ended:
             self._block.append(line)
         self._cause = next((remedy for pattern, remedy in _CAUSES if pattern.search(line)), self._cause)
+
+
+def _bytes(gib: str | None) -> int | None:
+    return None if gib is None else round(float(gib) * _GIB)
 
 
 def _cut(text: bytes) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -26,7 +26,22 @@ from decideploy.gateway import SETTINGS_VARIABLE, ServerSettings
 from decideploy.gateway.keys import read_keys
 from decideploy.hardware import HardwareReport, probe
 from decideploy.pins import home_folder
-from decideploy.plan import LaunchPlan, Reconciliation, Workload, plan, print_plan, reconcile
+from decideploy.plan import (
+    LaunchPlan,
+    Observed,
+    Reconciliation,
+    StartRecord,
+    Workload,
+    append_record,
+    corrections,
+    make_record,
+    plan,
+    print_plan,
+    print_reconciliation,
+    reconcile,
+    starts_folder,
+)
+from decideploy.plan.reconcile import KERNEL_DIFFERS
 from decideploy.serve.engine_log import unwritable
 from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.http_client import Client
@@ -58,7 +73,8 @@ class ServeOptions:
     ``settings`` are those of the gateway, ``access_log`` the file that it writes, None for standard error
     (with ``check`` a file beside the engine's log).
     With ``restart`` "on-failure" an engine that dies after it was ready is started again, at most
-    ``max_restarts`` times in a row.
+    ``max_restarts`` times in a row. ``strict_kernel`` ends the start when the engine takes another expert
+    kernel than the planned one; ``calibrate`` plans with what earlier starts measured.
     """
 
     model: str | None = None
@@ -77,6 +93,8 @@ class ServeOptions:
     access_log: Path | None = None
     restart: Literal["never", "on-failure"] = "never"
     max_restarts: int = 3
+    strict_kernel: bool = False
+    calibrate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,12 +142,18 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
         return _finish_dry_run(launch, options, console)
     with _stop_on_sigterm(), _settings(options, golden, state_dir) as settings:
         engines = functools.partial(_engine, launch, options, state_dir, settings)
+
+        record = functools.partial(_record, state_dir=state_dir, start_record=settings.start_record)
+
+        def bring_up(engine: EngineProcess) -> ServeResult:
+            return _bring_up(engine, launch, options, record, console)
+
         if options.check:
             with engines() as engine:
-                return _finish_check(_bring_up(engine, launch, options, console), keys, options, console)
+                return _finish_check(bring_up(engine), keys, options, console)
         result = supervise(
             engines,
-            lambda engine: _bring_up(engine, launch, options, console),
+            bring_up,
             lambda result: _announce(result, keys, options, console),
             options,
             console,
@@ -271,8 +295,11 @@ def _plan(
         port=options.port,
         cache_root=options.workload.cache_root or state_dir / "cache",
     )
-    launch = plan(facts, hardware, workload=wishes)
+    measured = corrections(starts_folder(state_dir)) if options.calibrate else ()
+    launch = plan(facts, hardware, workload=wishes, corrections=measured)
     memory = launch.memory
+    for note in launch.notes:
+        _report(console, "plan", note, style="yellow")
     _report(
         console,
         "plan",
@@ -294,16 +321,20 @@ def _finish_dry_run(launch: LaunchPlan, options: ServeOptions, console: Console)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _SettingsFile:
-    """Where the gateway finds its settings, and the descriptor of its access log, which it inherits."""
+    """Where the gateway finds its settings, the descriptor of its access log, which it inherits, and where it
+    reads how the start compares with the plan.
+    """
 
     path: Path
     log_fd: int
+    start_record: Path
 
 
 @contextmanager
 def _settings(options: ServeOptions, golden: Path | None, state_dir: Path) -> Iterator[_SettingsFile]:
     """The gateway's settings as a file, for as long as engines read it."""
     path = state_dir / "run" / f"settings-{options.port}.json"
+    start_record = state_dir / "run" / f"start-{options.port}.json"
     with ExitStack() as stack:
         log_fd = _access_log_fd(options, state_dir)
         stack.callback(os.close, log_fd)
@@ -312,14 +343,16 @@ def _settings(options: ServeOptions, golden: Path | None, state_dir: Path) -> It
                 "drain_timeout_s": float(options.workload.shutdown_timeout_s),
                 "access_log": log_fd,
                 "golden": golden,
+                "start_record": start_record,
             }
         )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(settings.model_dump_json(indent=2), encoding="utf-8")
+            start_record.unlink(missing_ok=True)
         except OSError as error:
             raise unwritable(path, error) from error
-        yield _SettingsFile(path=path, log_fd=log_fd)
+        yield _SettingsFile(path=path, log_fd=log_fd, start_record=start_record)
 
 
 def _access_log_fd(options: ServeOptions, state_dir: Path) -> int:
@@ -370,20 +403,27 @@ def _golden(model: Path, options: ServeOptions, console: Console) -> Path | None
 
 
 def _bring_up(
-    engine: EngineProcess, launch: LaunchPlan, options: ServeOptions, console: Console
+    engine: EngineProcess,
+    launch: LaunchPlan,
+    options: ServeOptions,
+    record: Callable[[StartRecord], None],
+    console: Console,
 ) -> ServeResult:
     engine.start()
     _report(console, "launch", f"loading; log: {engine.log.path}")
     ready_s = engine.wait_ready(options.startup_timeout_s)
-    observed = _reconcile(engine, launch, console)
     _report(console, "launch", f"answered after {ready_s:.1f} s")
+    observed = replace(engine.log.facts, startup_s=ready_s)
+    reconciliation = _reconcile(observed, launch, console)
+    record(make_record(launch, observed, reconciliation))
+    _check_kernel(reconciliation, options)
     proof = read_proof(engine.wait_proven(_SELFTEST_S), engine.base_url)
     if proof.failures:
         print_selftest(proof, console)
     proof.raise_for_failures()
     _report(console, "self-test", proof.summary)
     return ServeResult(
-        plan=launch, base_url=engine.base_url, ready_s=ready_s, reconciliation=observed, selftest=proof
+        plan=launch, base_url=engine.base_url, ready_s=ready_s, reconciliation=reconciliation, selftest=proof
     )
 
 
@@ -401,22 +441,33 @@ def read_proof(document: Mapping[str, Any], base_url: str) -> SelfTestReport:
     return SelfTestReport(**{**others, "url": base_url, "checks": checks})
 
 
-def _reconcile(engine: EngineProcess, launch: LaunchPlan, console: Console) -> Reconciliation:
-    facts = engine.log.facts
-    observed = reconcile(
-        launch,
-        kv_cache_bytes=facts.kv_cache_bytes,
-        kv_cache_tokens=facts.kv_cache_tokens,
-        moe_backend=facts.moe_backend,
-    )
-    for difference in observed.differences:
-        _report(console, "launch", str(difference), style="yellow")
-    kv = "unknown" if facts.kv_cache_bytes is None else f"{facts.kv_cache_bytes / 1024**3:.2f} GiB"
-    predicted = f"{launch.memory.kv_cache_bytes / 1024**3:.2f} GiB"
-    _report(
-        console, "launch", f"KV cache {kv} (planned {predicted}), experts {facts.moe_backend or 'not logged'}"
-    )
-    return observed
+def _reconcile(observed: Observed, launch: LaunchPlan, console: Console) -> Reconciliation:
+    """Compare the start with its plan, and say so."""
+    found = reconcile(launch, observed)
+    print_reconciliation(found, console)
+    for difference in found.differences:
+        style = "bold red" if difference.code == KERNEL_DIFFERS else "yellow"
+        _report(console, "launch", str(difference), style=style)
+    return found
+
+
+def _record(record: StartRecord, *, state_dir: Path, start_record: Path) -> None:
+    """Keep the start for later plans, and lay it where the running server reads it."""
+    try:
+        append_record(record, starts_folder(state_dir))
+        partial = start_record.with_suffix(".partial")
+        partial.write_text(record.model_dump_json(), encoding="utf-8")
+        partial.replace(start_record)
+    except OSError as error:
+        raise unwritable(start_record, error) from error
+
+
+def _check_kernel(found: Reconciliation, options: ServeOptions) -> None:
+    if options.strict_kernel and found.kernel_differs:
+        told = next(difference for difference in found.differences if difference.code == KERNEL_DIFFERS)
+        raise EngineError(
+            told.what, where=told.where, next_step=f"{told.next_step}, or serve without --strict-kernel"
+        )
 
 
 def _finish_check(
