@@ -154,9 +154,8 @@ class Soak:
 
     def summary(self):
         outcome, growth = self.outcome, growth_bytes_per_s(self.outcome.memory)
-        failed = (
-            outcome.undeclared or outcome.wrong or not outcome.compared or growth > MAX_GROWTH_BYTES_PER_S
-        )
+        grew = sum(growth.values()) > MAX_GROWTH_BYTES_PER_S
+        failed = outcome.undeclared or outcome.wrong or not outcome.compared or grew
         return {
             "passed": not failed,
             "seconds": self.seconds,
@@ -166,21 +165,31 @@ class Soak:
             "wrong": outcome.wrong[:10],
             "compared": outcome.compared,
             "largest_difference": outcome.largest_difference,
-            "memory_bytes": [size for _, size in (outcome.memory[:1] + outcome.memory[-1:])],
+            "memory_bytes": [sizes for _, sizes in (outcome.memory[:1] + outcome.memory[-1:])],
             "growth_bytes_per_s": growth,
         }
 
 
 def resident_bytes(pid):
-    """The resident memory of a process and all that it started."""
+    """The resident memory of a process and all that it started, by name."""
     process = psutil.Process(pid)
-    return sum(one.memory_info().rss for one in [process, *process.children(recursive=True)])
+    sizes = Counter()
+    for one in [process, *process.children(recursive=True)]:
+        sizes[one.name()] += one.memory_info().rss
+    return dict(sizes)
 
 
 def growth_bytes_per_s(memory):
-    """The slope of a line through the second half: the first is warm-up. 0 where too little was seen."""
-    half = np.array(memory[len(memory) // 2 :], dtype=np.float64)
-    return float(np.polyfit(half[:, 0], half[:, 1], 1)[0]) if len(half) > 10 else 0.0
+    """By process, the slope of a line through the second half: the first is warm-up. None of too little."""
+    half = memory[len(memory) // 2 :]
+    if len(half) <= 10:
+        return {}
+    times = np.array([at for at, _ in half])
+    names = sorted({name for _, sizes in half for name in sizes})
+    return {
+        name: float(np.polyfit(times, [float(sizes.get(name, 0)) for _, sizes in half], 1)[0])
+        for name in names
+    }
 
 
 def main():
