@@ -108,5 +108,8 @@ def gpu_report(
         free_bytes=known(free_bytes),
         uuid=known("GPU-0"),
         holders=known(()),
+        **dict.fromkeys(
+            ("mig", "ecc", "power_limit_w", "power_default_w", "pcie", "nvlinks"), unknown("test")
+        ),
     )
     return replace(cpu_report(**changes), gpus=(gpu,))

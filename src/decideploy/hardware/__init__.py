@@ -9,12 +9,21 @@ from decideploy.hardware.kernels import (
     minimum_versions,
 )
 from decideploy.hardware.probe import probe
-from decideploy.hardware.report import Gpu, HardwareReport, Host, Reading, load_report, print_report
+from decideploy.hardware.report import (
+    Gpu,
+    HardwareReport,
+    Holder,
+    Host,
+    Reading,
+    load_report,
+    print_report,
+)
 
 __all__ = [
     "Card",
     "Gpu",
     "HardwareReport",
+    "Holder",
     "Host",
     "KernelPath",
     "MinimumVersions",

@@ -56,6 +56,12 @@ def card_report(name: str) -> HardwareReport:
         free_bytes=unknown("offline: an empty card is assumed by the plan"),
         uuid=offline,
         holders=offline,
+        mig=offline,
+        ecc=offline,
+        power_limit_w=offline,
+        power_default_w=offline,
+        pcie=offline,
+        nvlinks=offline,
     )
     host = Host(**dict.fromkeys((field.name for field in fields(Host)), offline))
     return HardwareReport(host=host, gpus=(gpu,), driver_version=offline, cuda_version=offline)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+import psutil
+
 from decideploy.errors import Diagnostic
-from decideploy.hardware.report import Gpu, Reading, unknown
+from decideploy.hardware.report import Gpu, Holder, Reading, unknown
 
 T = TypeVar("T")
 
 
 class Nvml(Protocol):
-    """The part of nvidia-ml-py's ``pynvml`` that the probe calls."""
+    """The part of nvidia-ml-py's ``pynvml`` that must be there; questions of one GPU are asked by name."""
 
     NVMLError: type[Exception]
 
@@ -25,11 +27,6 @@ class Nvml(Protocol):
     def nvmlSystemGetCudaDriverVersion(self) -> int: ...  # noqa: D102, N802
     def nvmlDeviceGetCount(self) -> int: ...  # noqa: D102, N802
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: D102, N802
-    def nvmlDeviceGetName(self, handle: Any) -> str: ...  # noqa: D102, N802
-    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...  # noqa: D102, N802
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...  # noqa: D102, N802
-    def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int | None = None) -> Any: ...  # noqa: D102, N802
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...  # noqa: D102, N802
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +41,8 @@ class GpuReading:
 
 # NVML's return codes, as in nvml.h.
 _NO_PERMISSION, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _GPU_IS_LOST, _VERSION_MISMATCH = 4, 9, 12, 15, 18
+# The most links of any card; more are answered with an error.
+_NVLINKS = 18
 
 _CONDITIONS = {
     _NO_PERMISSION: (
@@ -127,59 +126,148 @@ def _condition(error: Exception) -> Diagnostic:
 
 def _read(nvml: Nvml, visible_devices: str | None) -> GpuReading:
     conditions: list[Diagnostic] = []
-    gpus = []
+    gpus: list[Gpu] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
             conditions.append(_condition(error))
             continue
-        gpus.append(_gpu(nvml, index, handle, visible_devices))
+        reader = _Reader(nvml, index, visible_devices)
+        gpus += reader.gpus(handle)
+        conditions += reader.conditions()
+    system = _Reader(nvml, 0, visible_devices)
     return GpuReading(
         gpus=tuple(gpus),
-        driver_version=_ask(nvml, "nvmlSystemGetDriverVersion", nvml.nvmlSystemGetDriverVersion),
-        cuda_version=_ask(nvml, "nvmlSystemGetCudaDriverVersion", lambda: _cuda_version(nvml)),
+        driver_version=system.ask("nvmlSystemGetDriverVersion"),
+        cuda_version=system.ask("nvmlSystemGetCudaDriverVersion", reading=_cuda_version),
         conditions=tuple(conditions),
     )
 
 
-def _gpu(nvml: Nvml, index: int, handle: Any, visible_devices: str | None) -> Gpu:
-    memory = _memory(nvml, handle)
-    uuid = _ask(nvml, "nvmlDeviceGetUUID", lambda: nvml.nvmlDeviceGetUUID(handle))
-    return Gpu(
-        index=index,
-        name=_ask(nvml, "nvmlDeviceGetName", lambda: nvml.nvmlDeviceGetName(handle)),
-        compute_capability=_ask(
-            nvml,
-            "nvmlDeviceGetCudaComputeCapability",
-            lambda: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(handle)),
-        ),
-        total_bytes=_usable(memory),
-        free_bytes=_part(memory, "free"),
-        uuid=uuid,
-        holders=_ask(nvml, "nvmlDeviceGetComputeRunningProcesses", lambda: _holders(nvml, handle)),
-        visible=_is_visible(index, uuid.value, visible_devices),
-    )
+class _Reader:
+    """Asks about one GPU. A question that fails is answered unknown, so that it hides no other; faults that
+    concern the whole GPU become conditions.
+    """
 
+    def __init__(self, nvml: Nvml, index: int, visible_devices: str | None) -> None:
+        self._nvml, self._index, self._visible_devices = nvml, index, visible_devices
+        self._faults: dict[int, Diagnostic] = {}
 
-def _ask(nvml: Nvml, source: str, question: Callable[[], T]) -> Reading[T]:
-    """The answer, or unknown with NVML's words: one value that fails must not hide the others."""
-    try:
-        return Reading(value=question(), source=source)
-    except nvml.NVMLError as error:
-        return unknown(f"{source}: {error}")
+    def conditions(self) -> tuple[Diagnostic, ...]:
+        """What made questions fail that concerns the whole GPU."""
+        return tuple(self._faults.values())
 
+    def ask(self, name: str, *args: Any, reading: Callable[[Any], T] = lambda answer: answer) -> Reading[T]:
+        """NVML's answer as ``reading`` reads it, or unknown with NVML's words."""
+        try:
+            return Reading(value=reading(getattr(self._nvml, name)(*args)), source=name)
+        except AttributeError:
+            return unknown(f"{name}: not in this nvidia-ml-py")
+        except self._nvml.NVMLError as error:
+            code = getattr(error, "value", -1)
+            if code in (_NO_PERMISSION, _GPU_IS_LOST):
+                self._faults[code] = replace(_condition(error), where=f"GPU {self._index}: {name}")
+            return unknown(f"{name}: {error}")
 
-def _memory(nvml: Nvml, handle: Any) -> Reading[Any]:
-    """The second form of the memory info, which tells what the driver keeps; the first where that fails."""
-    version = getattr(nvml, "nvmlMemory_v2", None)
-    if version is not None:
-        told = _ask(
-            nvml, "nvmlDeviceGetMemoryInfo", lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=version)
+    def gpus(self, handle: Any) -> list[Gpu]:
+        """The GPU, and its slices where it is cut into some: then the engine can take these alone."""
+        mig = self.ask("nvmlDeviceGetMigMode", handle, reading=lambda modes: "on" if modes[0] else "off")
+        a_slice = Reading(value="slice", source="nvmlDeviceGetMigDeviceHandleByIndex")
+        slices = [self._gpu(part, a_slice) for part in self._slices(mig, handle)]
+        whole = self._gpu(handle, mig)
+        if mig.value == "on" and not slices:
+            self._faults[-1] = Diagnostic(
+                code="gpu-mig-empty",
+                what=f"GPU {self._index} is in MIG mode and has no slice that could be used",
+                where="nvmlDeviceGetMigMode",
+                next_step="make one (`nvidia-smi mig -cgi PROFILE -C`), or leave it (`nvidia-smi -mig 0`)",
+            )
+        return [replace(whole, visible=False) if mig.value == "on" else whole, *slices]
+
+    def _slices(self, mig: Reading[str], handle: Any) -> Iterator[Any]:
+        if mig.value != "on":
+            return
+        most: Reading[int] = self.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
+        for number in range(most.value or 0):
+            part: Reading[Any] = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+            if part.known:
+                yield part.value
+
+    def _gpu(self, handle: Any, mig: Reading[str]) -> Gpu:
+        memory = self._memory(handle)
+        uuid: Reading[str] = self.ask("nvmlDeviceGetUUID", handle)
+        return Gpu(
+            index=self._index,
+            name=self.ask("nvmlDeviceGetName", handle),
+            compute_capability=self.ask(
+                "nvmlDeviceGetCudaComputeCapability", handle, reading=lambda pair: "{}.{}".format(*pair)
+            ),
+            total_bytes=_usable(memory),
+            free_bytes=_part(memory, "free"),
+            uuid=uuid,
+            holders=self._holders(handle),
+            mig=mig,
+            ecc=self.ask("nvmlDeviceGetEccMode", handle, reading=lambda modes: bool(modes[0])),
+            power_limit_w=self.ask("nvmlDeviceGetPowerManagementLimit", handle, reading=_watts),
+            power_default_w=self.ask("nvmlDeviceGetPowerManagementDefaultLimit", handle, reading=_watts),
+            pcie=self._pcie(handle),
+            nvlinks=self._nvlinks(handle),
+            visible=_is_visible(self._index, uuid.value, self._visible_devices),
         )
-        if told.known:
-            return told
-    return _ask(nvml, "nvmlDeviceGetMemoryInfo", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+
+    def _memory(self, handle: Any) -> Reading[Any]:
+        """The second form of the memory info, which tells what the driver keeps; the first if that fails."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        told: Reading[Any] = unknown("nvmlMemory_v2: not in this nvidia-ml-py")
+        if version is not None:
+            told = self.ask("nvmlDeviceGetMemoryInfo", handle, version)
+        return told if told.known else self.ask("nvmlDeviceGetMemoryInfo", handle)
+
+    def _holders(self, handle: Any) -> Reading[tuple[Holder, ...]]:
+        name = "nvmlDeviceGetComputeRunningProcesses"
+        computing: Reading[list[Any]] = self.ask(name, handle)
+        if computing.value is None:
+            return unknown(computing.source)
+        drawing: Reading[list[Any]] = self.ask("nvmlDeviceGetGraphicsRunningProcesses", handle)
+        by_pid = {
+            int(process.pid): _holder(process) for process in (*(drawing.value or ()), *computing.value)
+        }
+        return Reading(value=tuple(by_pid.values()), source=name)
+
+    def _pcie(self, handle: Any) -> Reading[str]:
+        names = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration", "MaxPcieLinkWidth")
+        found: list[Reading[int]] = [self.ask(f"nvmlDeviceGet{name}", handle) for name in names]
+        if missing := next((reading for reading in found if not reading.known), None):
+            return unknown(missing.source)
+        generation, width, most_generation, most_width = (reading.value for reading in found)
+        text = f"{generation}.0 x{width} (card: {most_generation}.0 x{most_width})"
+        return Reading(value=text, source="nvmlDeviceGetCurrPcieLink*")
+
+    def _nvlinks(self, handle: Any) -> Reading[int]:
+        name = "nvmlDeviceGetNvLinkState"
+        first: Reading[int] = self.ask(name, handle, 0)
+        if first.value is None:
+            return unknown(first.source)
+        others: list[Reading[int]] = [self.ask(name, handle, link) for link in range(1, _NVLINKS)]
+        return Reading(value=sum(reading.value or 0 for reading in (first, *others)), source=name)
+
+
+def _holder(process: Any) -> Holder:
+    size = getattr(process, "usedGpuMemory", None)
+    return Holder(pid=int(process.pid), name=_process_name(int(process.pid)), size_bytes=size)
+
+
+def _process_name(pid: int) -> str | None:
+    """None for a process of another container or of another user's host."""
+    try:
+        return psutil.Process(pid).name()
+    except (psutil.Error, ValueError):
+        return None
+
+
+def _watts(milliwatts: int) -> int:
+    return round(milliwatts / 1000)
 
 
 def _usable(memory: Reading[Any]) -> Reading[int]:
@@ -197,13 +285,8 @@ def _part(memory: Reading[Any], name: str) -> Reading[int]:
     return Reading(value=int(getattr(memory.value, name)), source=f"{memory.source}.{name}")
 
 
-def _cuda_version(nvml: Nvml) -> str:
-    number = nvml.nvmlSystemGetCudaDriverVersion()
+def _cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _holders(nvml: Nvml, handle: Any) -> tuple[int, ...]:
-    return tuple(int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
 
 
 def _is_visible(index: int, uuid: str | None, visible_devices: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +20,10 @@ from decideploy.hardware.report import GIB, Gpu, HardwareReport, Host, Reading, 
 
 # The engine's shared-memory message ring alone is 160 MiB; a container's default of 64 MiB ends in SIGBUS.
 _SHM_NEEDED_BYTES = 256 * 1024**2
+
+# A connection and its event take one each; at most 512 requests run and wait.
+_FILES_NEEDED = 4096
+_LIMITS = {"open files": resource.RLIMIT_NOFILE, "locked bytes": resource.RLIMIT_MEMLOCK}
 
 _KERNEL_PACKAGES = ("flashinfer-python", "humming-kernels", "nvidia-cutlass-dsl")
 
@@ -43,6 +48,7 @@ def probe(
             *found.conditions,
             *_driver_conditions(found.driver_version, found.cuda_version, found.gpus),
             *_gpu_conditions(found.gpus),
+            *_power_conditions(found.gpus),
             *_host_conditions(host),
         ),
     )
@@ -85,6 +91,12 @@ def _host(root: Path, environ: Mapping[str, str]) -> Host:
         cgroup_limit_bytes=_cgroup(root, "memory.max", "memory.limit_in_bytes", memory.total),
         cgroup_used_bytes=_cgroup(root, "memory.current", "memory.usage_in_bytes", None),
         shm_bytes=_shm(root),
+        disk_free_bytes=_disk_free(cache_roots(environ)["HF_HOME"]),
+        ulimits=Reading(
+            value={name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()},
+            source="getrlimit",
+        ),
+        container=_container(root, environ),
         cpu_flags=_cpu_flags(root),
         cache_roots=Reading(
             value={name: is_writable(path) for name, path in cache_roots(environ).items()},
@@ -114,6 +126,33 @@ def _shm(root: Path) -> Reading[int]:
         return Reading(value=shutil.disk_usage(path).total, source=f"statvfs {path}")
     except OSError as error:
         return unknown(f"{path}: {error.strerror}")
+
+
+def _disk_free(folder: Path) -> Reading[int]:
+    """Where models are downloaded to, or the nearest parent that exists."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    try:
+        return Reading(value=shutil.disk_usage(existing).free, source=f"statvfs {existing}")
+    except OSError as error:
+        return unknown(f"{existing}: {error.strerror}")
+
+
+def _container(root: Path, environ: Mapping[str, str]) -> Reading[str]:
+    """What marks of a container there are; without one this counts as the host itself."""
+    for path, kind in ((".dockerenv", "docker"), ("run/.containerenv", "podman")):
+        if (root / path).exists():
+            return Reading(value=kind, source=str(root / path))
+    for variable, kind in (
+        ("KUBERNETES_SERVICE_HOST", "kubernetes"),
+        ("container", environ.get("container")),
+    ):
+        if kind and environ.get(variable):
+            return Reading(value=kind, source=f"${variable}")
+    groups = _read_text(root / "proc/1/cgroup")
+    if groups is None:
+        return unknown(f"{root / 'proc/1/cgroup'} cannot be read")
+    marked = any(word in groups for word in ("docker", "kubepods", "containerd", "lxc"))
+    return Reading(value="container" if marked else "none", source=str(root / "proc/1/cgroup"))
 
 
 def _cpu_flags(root: Path) -> Reading[Mapping[str, bool]]:
@@ -178,12 +217,26 @@ def _gpu_conditions(gpus: tuple[Gpu, ...]) -> tuple[Diagnostic, ...]:
     return tuple(
         Diagnostic(
             code="gpu-memory-held",
-            what=f"GPU {gpu.index} is held by process {', '.join(map(str, gpu.holders.value))}",
+            what=f"GPU {gpu.index} is held by {', '.join(map(str, gpu.holders.value))}",
             where=gpu.holders.source,
             next_step="stop these processes if they are stale; the plan counts only free memory",
         )
         for gpu in gpus
         if gpu.visible and gpu.holders.value
+    )
+
+
+def _power_conditions(gpus: tuple[Gpu, ...]) -> tuple[Diagnostic, ...]:
+    return tuple(
+        Diagnostic(
+            code="gpu-power-capped",
+            what=f"GPU {gpu.index} may draw {gpu.power_limit_w.value} W of its {gpu.power_default_w.value} W",
+            where=gpu.power_limit_w.source,
+            next_step="expect slower decisions than measured elsewhere, or raise it with `nvidia-smi -pl`",
+        )
+        for gpu in gpus
+        if gpu.visible and (gpu.power_limit_w.value or 0) < (gpu.power_default_w.value or 0)
+        if gpu.power_limit_w.known
     )
 
 
@@ -196,6 +249,16 @@ def _host_conditions(host: Host) -> tuple[Diagnostic, ...]:
                 what=f"/dev/shm is {host.shm_bytes.value / GIB:.2f} GiB, the engine needs 0.25 GiB",
                 where=host.shm_bytes.source,
                 next_step="start the container with --shm-size=1g (or --ipc=host)",
+            )
+        )
+    files = (host.ulimits.value or {}).get("open files", -1)
+    if 0 <= files < _FILES_NEEDED:
+        conditions.append(
+            Diagnostic(
+                code="files-few",
+                what=f"a process may open {files} files; each connection is one",
+                where=host.ulimits.source,
+                next_step=f"raise the limit: `ulimit -n {_FILES_NEEDED}`, or LimitNOFILE in the unit",
             )
         )
     closed = [name for name, writable in (host.cache_roots.value or {}).items() if not writable]

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from decideploy.errors import ConfigError, Diagnostic
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 GIB = 1024**3
 
 T = TypeVar("T")
@@ -43,11 +43,28 @@ def unknown(source: str) -> Reading[Any]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """One GPU.
+class Holder:
+    """A process that holds GPU memory; ``name`` and ``size_bytes`` are None where they cannot be read."""
 
-    ``compute_capability`` is "major.minor"; ``holders`` are the ids of processes that hold its memory now;
-    ``visible`` is False when CUDA_VISIBLE_DEVICES hides it from the engine.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    pid: Count
+    name: str | None = None
+    size_bytes: Count | None = None
+
+    def __str__(self) -> str:
+        size = "unknown size" if self.size_bytes is None else f"{self.size_bytes / GIB:.2f} GiB"
+        return f"{self.pid} ({self.name or 'unknown name'}, {size})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One GPU, or one MIG slice of it, which has the index of its GPU.
+
+    ``compute_capability`` is "major.minor"; ``holders`` are the processes that hold its memory now; ``mig``
+    is "off", "on" or "slice"; ``ecc`` is whether errors of the memory are corrected; ``pcie`` is the link as
+    it is and as the card has it at most; ``nvlinks`` counts links that are up. ``visible`` is False when the
+    engine cannot take it: hidden by CUDA_VISIBLE_DEVICES, or cut into slices.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -58,7 +75,13 @@ class Gpu:
     total_bytes: Reading[Size]
     free_bytes: Reading[Count]
     uuid: Reading[str]
-    holders: Reading[tuple[Count, ...]]
+    holders: Reading[tuple[Holder, ...]]
+    mig: Reading[str]
+    ecc: Reading[bool]
+    power_limit_w: Reading[Size]
+    power_default_w: Reading[Size]
+    pcie: Reading[str]
+    nvlinks: Reading[Count]
     visible: bool = True
 
 
@@ -66,9 +89,10 @@ class Gpu:
 class Host:
     """The machine around the GPUs.
 
-    ``cpu_flags`` maps avx2, avx512f, amx and bf16 to whether the CPU has them; ``cache_roots`` maps each
-    folder the engine writes to whether it can be written; ``packages`` maps kernel packages to their
-    installed version, None when absent.
+    ``disk_free_bytes`` is where models are kept; ``ulimits`` are the soft limits of open files and locked
+    bytes, -1 for none; ``container`` is "none" or what kind of container this is. ``cpu_flags`` maps avx2,
+    avx512f, amx and bf16 to whether the CPU has them; ``cache_roots`` maps each folder the engine writes to
+    whether it can be written; ``packages`` maps kernel packages to their installed version, None when absent.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -79,6 +103,9 @@ class Host:
     cgroup_limit_bytes: Reading[Count]
     cgroup_used_bytes: Reading[Count]
     shm_bytes: Reading[Count]
+    disk_free_bytes: Reading[Count]
+    ulimits: Reading[Mapping[str, int]]
+    container: Reading[str]
     cpu_flags: Reading[Mapping[str, bool]]
     cache_roots: Reading[Mapping[str, bool]]
     packages: Reading[Mapping[str, str | None]]
@@ -192,6 +219,11 @@ def _rows(report: HardwareReport) -> list[tuple[str, str, str]]:
             _bytes_row(f"{label} memory", gpu.total_bytes),
             _bytes_row(f"{label} free", gpu.free_bytes),
             _row(f"{label} held by", gpu.holders),
+            _row(f"{label} MIG", gpu.mig),
+            _row(f"{label} ECC", gpu.ecc),
+            _row(f"{label} power limit, W", gpu.power_limit_w),
+            _row(f"{label} PCIe", gpu.pcie),
+            _row(f"{label} NVLinks up", gpu.nvlinks),
         ]
     host = report.host
     return [
@@ -201,6 +233,9 @@ def _rows(report: HardwareReport) -> list[tuple[str, str, str]]:
         _bytes_row("RAM available", host.ram_available_bytes),
         _bytes_row("cgroup limit", host.cgroup_limit_bytes),
         _bytes_row("/dev/shm", host.shm_bytes),
+        _bytes_row("disk free for models", host.disk_free_bytes),
+        _row("soft limits", host.ulimits),
+        _row("container", host.container),
         _row("CPU flags", host.cpu_flags),
         _row("cache folders", host.cache_roots),
         _row("kernel packages", host.packages),
@@ -221,6 +256,8 @@ def _text(value: object) -> str:
         return "unknown"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_plain(entry)}" for key, entry in value.items())
+    if isinstance(value, bool):
+        return _plain(value)
     if isinstance(value, tuple):
         return ", ".join(str(entry) for entry in value) or "none"
     return str(value)

@@ -19,7 +19,7 @@ from decideploy.serve.launch import check_port
 SCHEMA_VERSION = 1
 
 # True of healthy hosts too: no GPU means the CPU build, held memory is counted by the plan.
-_NOTES = frozenset({"gpu-unprobed", "gpu-no-driver", "gpu-memory-held"})
+_NOTES = frozenset({"gpu-unprobed", "gpu-no-driver", "gpu-memory-held", "gpu-power-capped", "files-few"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
