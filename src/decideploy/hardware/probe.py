@@ -142,12 +142,10 @@ def _container(root: Path, environ: Mapping[str, str]) -> Reading[str]:
     for path, kind in ((".dockerenv", "docker"), ("run/.containerenv", "podman")):
         if (root / path).exists():
             return Reading(value=kind, source=str(root / path))
-    for variable, kind in (
-        ("KUBERNETES_SERVICE_HOST", "kubernetes"),
-        ("container", environ.get("container")),
-    ):
-        if kind and environ.get(variable):
-            return Reading(value=kind, source=f"${variable}")
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return Reading(value="kubernetes", source="$KUBERNETES_SERVICE_HOST")
+    if environ.get("container"):
+        return Reading(value=environ["container"], source="$container")
     groups = _read_text(root / "proc/1/cgroup")
     if groups is None:
         return unknown(f"{root / 'proc/1/cgroup'} cannot be read")
