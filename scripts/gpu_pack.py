@@ -4,45 +4,38 @@
     scripts/gpu_pack.py [--out .cache/gpu] [--only engine,attention,packages,project]
 
 Writes pieces small enough to be moved one by one, and SHA256SUMS; scripts/gpu_unpack makes an environment
-of them. Engine and packages are what build/locks/cuda* name, by hash: the whole patched wheel, and every
-locked package that such a host does not bring.
+of them. Engine and packages are what build/locks/cuda* name, by hash: the whole patched wheel, and what a
+lean bundle for a host with torch holds. A bundle is one archive; here each kind of piece is packed by itself,
+so that a change of the project moves one megabyte and not three hundred.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from decideploy.build import build, read_series
-from decideploy.pins import cache_folder, fetch, load_lock, load_recipe
+from decideploy.build.project import project_wheel
+from decideploy.build.wheelhouse import select_requirements
+from decideploy.bundle.contents import left_out, matching
+from decideploy.pins import cache_folder, check_requirements, fetch, load_lock, load_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = "cuda"
+PYTHON = "3.12"
 PIECE_BYTES = 55 * 1024**2
 
-# The host's torch decides these: what it links, what is compiled against it, and what comes with it.
-FROM_HOST = re.compile(
-    r"torch|triton|torchvision|torchaudio|torchcodec|nvidia-(?!ml-py|cutlass-dsl).*|cuda-.*|nccl4py|nvtx"
-    r"|numpy|numba|llvmlite|opencv-python-headless|pillow|ml-dtypes|sympy|networkx|setuptools|grpcio"
-    r"|sentencepiece|tiktoken|hf-xet"
-)
-# Kernels that this model never calls, and loaders that no plan asks for; half a gigabyte.
-UNUSED = re.compile(
-    r"tilelang|z3-solver|tokenspeed-.*|pynvvideocodec|instanttensor|fastsafetensors|cuda-tile"
-    r"|nvidia-cutlass-dsl-libs-cu12"
-)
 # FlashAttention 4 is written in CuTe; without these the engine falls back to Triton attention.
-ATTENTION = re.compile(r"nvidia-cutlass-dsl(-libs-(base|core|cu13))?|quack-kernels|torch-c-dlpack-ext")
+ATTENTION = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-*", "quack-kernels", "torch-c-dlpack-ext")
 
 
 def main() -> int:
@@ -92,40 +85,45 @@ def fill_engine(folder: Path) -> None:
 
 
 def fill_packages(folder: Path) -> None:
-    """Every locked package that the host does not bring."""
-    install(folder, lambda name: not any(p.fullmatch(name) for p in (FROM_HOST, UNUSED, ATTENTION)))
+    """Every locked package that the host does not bring and this model may call."""
+    install(folder, needed() - matching(needed(), ATTENTION))
 
 
 def fill_attention(folder: Path) -> None:
     """What FlashAttention 4 needs."""
-    install(folder, lambda name: ATTENTION.fullmatch(name) is not None)
+    install(folder, matching(needed(), ATTENTION))
 
 
-def install(folder: Path, wanted: Callable[[str], bool]) -> None:
-    """Install the locked packages that are wanted, by hash, for the lock's Python and platform."""
-    filename = load_lock(LOCK).requirement_file("3.12").filename
-    text = (ROOT / "build" / "locks" / filename).read_text("utf-8")
-    blocks = re.findall(r"^[a-z0-9].*\n(?:[ ].*\n)*", text, re.MULTILINE)
-    kept = [block for block in blocks if wanted(re.split(r"[\[=]", block, maxsplit=1)[0])]
+def needed() -> frozenset[str]:
+    """Names of the locked packages that a lean bundle for a host with torch holds."""
+    recipe, lock = load_recipe(LOCK), load_lock(LOCK)
+    leave = left_out(recipe, lock, python=PYTHON, lean=True, host_torch=True, root=ROOT)
+    return frozenset(check_requirements(requirements()).keys() - leave)
+
+
+def requirements() -> Path:
+    """The locked requirement file."""
+    return ROOT / "build" / "locks" / load_lock(LOCK).requirement_file(PYTHON).filename
+
+
+def install(folder: Path, names: Collection[str]) -> None:
+    """Install the locked packages of these names, by hash, for the lock's Python and platform."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
-        file.write("".join(kept))
+        file.write(select_requirements(requirements().read_text("utf-8"), names))
         file.flush()
         uv("pip", "install", "--no-deps", "--target", str(folder), *PLATFORM, "-r", file.name)
 
 
 PLATFORM = (
-    *("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_31"),
+    *("--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_31"),
     *("--only-binary", ":all:", "--require-hashes"),
 )
 
 
 def fill_project(folder: Path) -> None:
     """decideploy as a wheel unpacked into site/, its tests, and in upstream/ the files that patches touch."""
-    with tempfile.TemporaryDirectory() as dist:
-        uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable, "-o", dist, str(ROOT))
-        (wheel,) = Path(dist).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder / "site")
+    with tempfile.TemporaryDirectory() as dist, zipfile.ZipFile(project_wheel(ROOT, Path(dist))) as wheel:
+        wheel.extractall(folder / "site")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=ignored)
     shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=ignored)
