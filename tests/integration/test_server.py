@@ -1,5 +1,7 @@
 """What a client of the real server sees beside the numbers."""
 
+import re
+
 import httpx
 import pytest
 
@@ -145,6 +147,20 @@ def test_ask_from_the_shell(server, capsys):
 def test_start_reconciles_with_the_plan(server):
     reconciliation = server.started["reconciliation"]
     assert not reconciliation["differences"], reconciliation
+    figures = {figure["name"]: figure for figure in reconciliation["figures"]}
+    blocks = figures["kv_blocks"]
+    assert blocks["predicted"] == blocks["observed"]
+    assert figures["startup"]["observed"] > 0
+
+
+def test_metrics_tell_of_the_start_and_of_the_engines_own_count_of_blocks(server):
+    text = httpx.get(f"{server.url}/metrics", timeout=10).text
+    (planned,) = re.findall(r'decideploy_start_figure\{figure="kv_blocks",source="planned",\S+ (\S+)', text)
+    (own,) = re.findall(r'vllm:cache_config_info\{\S*num_gpu_blocks="(\d+)"', text)
+    assert float(planned) == float(own)
+    assert "decideploy_kernel_mismatch{" in text
+    engine = httpx.get(f"{server.url}/v1/decide/info", timeout=10).json()["engine"]
+    assert engine["kernel"]["mismatch"] is False
 
 
 def test_second_server_on_the_port_is_refused_before_the_load(server, capsys):

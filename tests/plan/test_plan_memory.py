@@ -44,6 +44,15 @@ def test_kv_of_the_measured_run() -> None:
     assert memory.kv_cache_bytes / GIB == pytest.approx(50.75, rel=0.01)
 
 
+def test_kv_of_the_run_with_images() -> None:
+    """One H200, default plan: 106.34 GiB of KV, logged as 1,460,468 tokens of sequences of 32,768."""
+    launch = plan(facts_26b(), gpu_report(150_109_880_320))
+    assert launch.memory.kv_cache_bytes / GIB == pytest.approx(106.34, rel=0.02)
+    blocks = round(106.34 * GIB / launch.memory.kv_block_bytes)
+    shape = KvShape.of(facts_26b(), 16)
+    assert shape.capacity_tokens(blocks, 32_768, 2 * 4096) == pytest.approx(1_460_468, abs=100)
+
+
 def test_lora_buffers_of_lm_head() -> None:
     facts = facts_26b(adapter=adapter(lora_target_modules=("lm_head",)))
     terms = {term.name: term.size_bytes for term in weight_terms(facts, images=True, lora_rank=32)}
