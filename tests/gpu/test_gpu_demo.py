@@ -110,14 +110,16 @@ def test_probe_reads_every_value_of_the_gpu(hardware, figure):
 
 
 def test_server_starts_as_planned(demo, figure):
-    observed, memory = demo.started["reconciliation"], demo.started["plan"]["memory"]
+    observed = demo.started["reconciliation"]
     figure("demo, start s", round(demo.started["ready_s"], 1))
     figure(
         "demo, expert kernel", f"{observed['predicted_moe_backend']} -> {observed['observed_moe_backend']}"
     )
     gib = 1024**3
-    seen = observed["observed_kv_bytes"]
-    figure("demo, KV GiB predicted, observed", f"{memory['kv_cache_bytes'] / gib:.2f}, {seen / gib:.2f}")
+    for told in observed["figures"]:
+        size = gib if told["unit"] == "bytes" else 1
+        values = [told[source] and round(told[source] / size, 2) for source in ("predicted", "observed")]
+        figure(f"demo, {told['name']}, {told['unit']} predicted, observed", values)
     assert not observed["differences"], observed
 
 
