@@ -136,6 +136,8 @@ def test_a_signal_that_does_not_wake_the_wait_is_heard(port: int, tmp_path: Path
         raise KeyboardInterrupt
 
     def signal_elsewhere() -> None:
+        assert entered.wait(PATIENCE_S)
+        # Time to fall asleep: a signal that is earlier would show less, and fail nothing.
         time.sleep(0.3)
         # Taken by this thread: the main one, which waits, is not woken.
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
@@ -143,7 +145,11 @@ def test_a_signal_that_does_not_wake_the_wait_is_heard(port: int, tmp_path: Path
             deaf.set()
             running.stop()
 
-    heard, deaf = threading.Event(), threading.Event()
+    def enter_and_wait(running: EngineProcess) -> None:
+        entered.set()
+        running.wait()
+
+    entered, heard, deaf = threading.Event(), threading.Event(), threading.Event()
     before = signal.signal(signal.SIGUSR1, interrupt)
     sender = threading.Thread(target=signal_elsewhere)
     try:
@@ -152,7 +158,7 @@ def test_a_signal_that_does_not_wake_the_wait_is_heard(port: int, tmp_path: Path
             running.wait_ready(PATIENCE_S)
             sender.start()
             with pytest.raises(KeyboardInterrupt):
-                running.wait()
+                enter_and_wait(running)
             heard.set()
     finally:
         sender.join()
