@@ -394,7 +394,7 @@ def _notes(kernel: KernelPath | None, workload: Workload, memory: MemoryPlan, sh
     if kernel:
         notes += [
             f"{kernel.backend} on {kernel.compute_capability} {entry.why} ({', '.join(entry.references)}): "
-            "run `decideploy probe --smoke` there first"
+            "compare its decisions with those of --moe-backend marlin before you rely on it"
             for entry in kernel.cautions
             if entry.verdict == "prove"
         ]
