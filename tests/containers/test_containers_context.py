@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from decideploy.build.project import export_checkout
 from decideploy.containers import TARGETS, ImageContext, build_command, load_images, stage_context
-from decideploy.containers.context import export_checkout
 from decideploy.errors import ConfigError, IntegrityError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,13 +21,14 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
 
 
-def test_checkout_is_what_git_tracks_with_plain_modes(tmp_path: Path) -> None:
+def test_checkout_is_what_git_does_not_ignore_with_plain_modes(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "src").mkdir(parents=True)
-    for name, mode in {"src/run": 0o700, "src/text": 0o660, "untracked": 0o644, "gone": 0o644}.items():
+    for name, mode in {"src/run": 0o700, "src/text": 0o660, "new": 0o600, "ignored": 0o644, "gone": 0o644}.items():
         (root / name).write_text(name)
         (root / name).chmod(mode)
     git(tmp_path, "init", "--quiet", "root")
+    (root / ".gitignore").write_text("/ignored\n/.gitignore\n")
     git(root, "add", "src", "gone")
     (root / "gone").unlink()
     (root / "src" / "text").write_text("changed")

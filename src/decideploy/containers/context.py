@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from decideploy import __version__
 from decideploy.build import build
+from decideploy.build.project import export_checkout, project_wheel
 from decideploy.build.wheelhouse import required_names, select_requirements, stage_wheels
 from decideploy.containers.images import TARGETS, BaseImage, load_images
 from decideploy.errors import ConfigError
@@ -102,37 +101,12 @@ def _empty(folder: Path) -> None:
 
 
 def _stage_project(inputs: _Inputs, *, keep_checkout: bool) -> Path:
-    """Build this project's wheel from what git tracks, and nothing that happens to lie beside it."""
-    with tempfile.TemporaryDirectory(prefix=".checkout-", dir=inputs.folder) as temporary:
-        checkout = inputs.folder / "checkout" if keep_checkout else Path(temporary) / "checkout"
-        export_checkout(inputs.root, checkout)
-        out = Path(temporary) / "dist"
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise ConfigError(
-                f"the project's wheel cannot be built: {done.stderr.strip().splitlines()[-1:]}",
-                where=" ".join(command),
-                next_step="use the environment of scripts/setup --dev, which has hatchling",
-            )
-        (wheel,) = out.glob("*.whl")
-        staged = Path(shutil.copy(wheel, inputs.folder / "wheels"))
+    """Build this project's wheel from all that git does not ignore, and from nothing else."""
+    if keep_checkout:
+        export_checkout(inputs.root, inputs.folder / "checkout")
+    staged = project_wheel(inputs.root, inputs.folder / "wheels")
     _pin(inputs.folder / "project.txt", "decideploy", __version__, staged)
     return staged
-
-
-def export_checkout(root: Path, folder: Path) -> None:
-    """Copy what git tracks below ``root``, as it is now; modes are 0755 or 0644 whatever the umask was.
-
-    Raises:
-        ConfigError: ``root`` is no git checkout.
-    """
-    for name in filter(None, _git(root, "ls-files", "-z", "--cached").split("\0")):
-        source, copy = root / name, folder / name
-        if source.is_file():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
-            copy.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
 
 
 def _stage_core(inputs: _Inputs, project: Path) -> None:
@@ -206,8 +180,8 @@ def _source(root: Path) -> str:
 
 
 def _revision(root: Path) -> str:
-    """The commit; changes to tracked files on top of it are told."""
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    """The commit; that something was changed on top of it is told."""
+    changed = _git(root, "status", "--porcelain")
     return _git(root, "rev-parse", "HEAD").strip() + ("+changed" if changed else "")
 
 
@@ -217,13 +191,13 @@ def _git(root: Path, *arguments: str, allowed: Sequence[int] = (0,)) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise ConfigError(
-            "git is not installed", where="git", next_step="install git: images hold what it tracks"
+            "git is not installed", where="git", next_step="install git: it tells what belongs to an image"
         ) from error
     if done.returncode not in allowed:
         raise ConfigError(
             f"git cannot tell what belongs to the checkout: {done.stderr.strip()}",
             where=str(root),
-            next_step="work in a git checkout: images hold what git tracks",
+            next_step="work in a git checkout: git tells what belongs to an image",
         )
     return done.stdout
 
