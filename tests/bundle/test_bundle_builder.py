@@ -109,13 +109,16 @@ def test_choices_leave_out_what_they_say(make: MakeBundle):
         assert "vllm/__init__.py" in wheel.namelist()
 
 
-def test_only_what_git_tracks_is_in_the_wheel(make: MakeBundle, checkout: Project):
-    secret = checkout.root / "src" / "decideploy" / "secret.py"
-    secret.write_text("")
+def test_wheel_has_what_git_does_not_ignore(make: MakeBundle, checkout: Project):
+    source = checkout.root / "src" / "decideploy"
+    (source / "new.py").write_text("")
+    (source / "secret.py").write_text("")
+    (source / ".gitignore").write_text("secret.py\n.gitignore\n")
     result = make()
-    secret.unlink()
+    for name in ("new.py", "secret.py", ".gitignore"):
+        (source / name).unlink()
     with wheel_inside(result, "decideploy") as wheel:
-        assert "decideploy/build/__init__.py" in wheel.namelist()
+        assert {"decideploy/build/__init__.py", "decideploy/new.py"} <= set(wheel.namelist())
         assert "decideploy/secret.py" not in wheel.namelist()
 
 

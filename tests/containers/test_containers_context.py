@@ -24,7 +24,8 @@ def git(folder: Path, *arguments: str) -> None:
 def test_checkout_is_what_git_does_not_ignore_with_plain_modes(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "src").mkdir(parents=True)
-    for name, mode in {"src/run": 0o700, "src/text": 0o660, "new": 0o600, "ignored": 0o644, "gone": 0o644}.items():
+    modes = {"src/run": 0o700, "src/text": 0o660, "new": 0o600, "ignored": 0o644, "gone": 0o644}
+    for name, mode in modes.items():
         (root / name).write_text(name)
         (root / name).chmod(mode)
     git(tmp_path, "init", "--quiet", "root")
@@ -37,6 +38,7 @@ def test_checkout_is_what_git_does_not_ignore_with_plain_modes(tmp_path: Path) -
     assert {name: path.stat().st_mode & 0o777 for name, path in found.items()} == {
         "run": 0o755,
         "text": 0o644,
+        "new": 0o644,
     }
     assert found["text"].read_text() == "changed"
 

@@ -1,4 +1,4 @@
-"""decideploy's own wheel, built from what git tracks."""
+"""decideploy's own wheel, built from what git does not ignore."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from decideploy.errors import ConfigError
 def project_wheel(root: Path, into: Path) -> Path:
     """Build the wheel of the checkout ``root`` into the folder ``into`` and return its path.
 
-    Only files that git tracks go in, as they are now. Members are stored, so that the bytes do not depend on
-    the compressor of this Python.
+    Files that git ignores stay out. Members are stored, so that the bytes do not depend on the compressor of
+    this Python.
 
     Raises:
         ConfigError: ``root`` is no git checkout, or hatchling is not installed.
@@ -50,12 +50,12 @@ def _run_hatchling(checkout: Path, out: Path) -> Path:
 
 
 def export_checkout(root: Path, folder: Path) -> None:
-    """Copy what git tracks below ``root``, as it is now; modes are 0755 or 0644 whatever the umask was.
+    """Copy what git does not ignore below ``root``, as it is now, with modes 0755 or 0644.
 
     Raises:
         ConfigError: ``root`` is no git checkout.
     """
-    for name in _tracked(root):
+    for name in _names(root):
         source, copy = root / name, folder / name
         if source.is_file():
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +63,8 @@ def export_checkout(root: Path, folder: Path) -> None:
             copy.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
 
 
-def _tracked(root: Path) -> list[str]:
-    command = ["git", "-C", str(root), "ls-files", "-z", "--cached"]
+def _names(root: Path) -> list[str]:
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -75,4 +75,4 @@ def _tracked(root: Path) -> list[str]:
             where=str(root),
             next_step="work in a git checkout of decideploy",
         )
-    return [name for name in done.stdout.split("\0") if name]
+    return sorted({name for name in done.stdout.split("\0") if name})
