@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +25,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(self.path.partition("?")[0])
         resolve, storage = f"/{REPO}/resolve/{REVISION}/", "/storage/"
-        if path == f"/api/models/{REPO}/revision/{REVISION}":
+        if self.server.delay_s:
+            time.sleep(self.server.delay_s)
+        if self.server.refusal:
+            self._refuse(*self.server.refusal)
+        elif path == f"/api/models/{REPO}/revision/{REVISION}":
             self._answer(json.dumps(self.server.metadata()).encode())
         elif path.startswith(resolve) and path.endswith(".safetensors"):
             self._redirect(storage + path.removeprefix(resolve))
@@ -32,6 +37,13 @@ class Handler(BaseHTTPRequestHandler):
             self._file(self.server.model / path.removeprefix(resolve).removeprefix(storage))
         else:
             self.send_error(404)
+
+    def _refuse(self, status: int, code: str) -> None:
+        """Answer as the hub does: the reason is in a header."""
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _redirect(self, location: str) -> None:
         self.send_response(302)
@@ -45,7 +57,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         begin, end = 0, path.stat().st_size
-        if wanted:
+        if wanted and self.server.short_ranges:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            begin, end = int(first), min((int(first) + int(last) + 1) // 2, end)
+        elif wanted:
             first, _, last = wanted.removeprefix("bytes=").partition("-")
             begin, end = int(first), min(int(last) + 1, end)
         self.send_response(206 if wanted else 200)
@@ -83,6 +98,9 @@ class HubServer(ThreadingHTTPServer):
         self.model = model
         self.ranges = ranges
         self.sent_bytes = 0
+        self.delay_s = 0.0
+        self.refusal: tuple[int, str] | None = None
+        self.short_ranges = False
         self.extra_names: list[str] = []
 
     @property

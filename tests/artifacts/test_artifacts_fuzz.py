@@ -106,6 +106,22 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "overflow": lambda: file_of(
         b'{"a":{"dtype":"F32","shape":[%d,%d],"data_offsets":[0,0]}}' % (2**33, 2**33), bytes(4)
     ),
+    "negative-offset": lambda: file_of(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}}', b"0"),
+    "offset-of-2**63": lambda: file_of(
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}}' % (2**63 - 1, 2**63), b"0"
+    ),
+    "name-twice": lambda: file_of(
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+        b'"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}',
+        b"00",
+    ),
+    "key-twice": lambda: file_of(
+        b'{"a":{"dtype":"U8","dtype":"F64","shape":[1],"data_offsets":[0,1]}}', b"0"
+    ),
+    "nan": lambda: file_of(b'{"a":{"dtype":"U8","shape":[NaN],"data_offsets":[0,1]}}', b"0"),
+    "infinity": lambda: file_of(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,Infinity]}}', b"0"),
+    "not-utf-8": lambda: file_of(b'{"\xff\xfe":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"0"),
+    "utf-16": lambda: file_of('{"a":1}'.encode("utf-16")),
     "digits": lambda: file_of(b'{"a":{"dtype":"F32","shape":[' + b"9" * 5_000_000 + b"]}}"),
     "wide-characters": lambda: file_of(b'{"__metadata__":{"a":"' + "𝄞".encode() * 2_000_000 + b'"}}'),
 }

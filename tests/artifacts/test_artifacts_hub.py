@@ -94,6 +94,54 @@ def test_path_outside_the_folder_is_refused(hub: HubServer) -> None:
         verify_hub(model())
 
 
+@pytest.mark.parametrize(
+    ("refusal", "reason", "remedy"),
+    [
+        ((403, "GatedRepo"), "access to the model is gated", "HF_TOKEN"),
+        ((401, "RepoNotFound"), "no such model, or a private one", "HF_TOKEN"),
+        ((404, "RevisionNotFound"), "the commit does not exist", "commit id"),
+        ((404, "EntryNotFound"), "a listed file is gone", "try again"),
+        ((500, ""), "the hub cannot be reached", "try again"),
+    ],
+)
+def test_refusal_is_named_with_its_remedy(
+    refusal: tuple[int, str], reason: str, remedy: str, hub: HubServer
+) -> None:
+    hub.refusal = refusal
+    with pytest.raises(ConfigError, match=reason) as caught:
+        verify_hub(model())
+    assert remedy in caught.value.next_step
+
+
+def test_offline_mode_is_named(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    huggingface_hub.close_session()
+    try:
+        with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
+            verify_hub(model())
+    finally:
+        huggingface_hub.close_session()
+
+
+def test_slow_hub_is_named(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    hub.delay_s = 2
+    with pytest.raises(ConfigError, match="did not answer in time"):
+        verify_hub(model())
+
+
+def test_hub_that_is_not_there_is_named(hub: HubServer) -> None:
+    hub.socket.close()
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        verify_hub(model())
+
+
+def test_short_range_is_named(hub: HubServer) -> None:
+    hub.short_ranges = True
+    with pytest.raises(ConfigError, match="ended after"):
+        verify_hub(model())
+
+
 def test_unknown_model_is_a_wrong_argument(hub: HubServer) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         verify_hub(HubModel(repo="owner/other", revision=REVISION))

@@ -68,6 +68,19 @@ def test_sarif_names_rule_level_and_file(broken: Verification) -> None:
         assert location["physicalLocation"]["artifactLocation"]["uri"] == issue.where
 
 
+def test_sarif_fits_the_standards_schema(
+    broken: Verification, demo_model_nvfp4: Path, tmp_path: Path
+) -> None:
+    schema = json.loads((Path(__file__).parent / "schemas" / "sarif-2.1.0.json").read_text("utf-8"))
+    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+    for verification in (broken, verify(demo_model_nvfp4), verify(tmp_path)):
+        validator.validate(json.loads(json.dumps(to_sarif(verification))))
+    odd = replace(broken.issues[0], code="facts-unread", where="a b/%\n\ud800.json", key="")
+    validator.validate(to_sarif(replace(broken, issues=(odd,))))
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate(to_sarif(broken) | {"version": "2.0.0"})
+
+
 def test_issue_without_a_rule_is_reported_too(broken: Verification) -> None:
     foreign = replace(broken.issues[0], code="facts-unread")
     (result,) = to_sarif(replace(broken, issues=(foreign,)))["runs"][0]["results"]

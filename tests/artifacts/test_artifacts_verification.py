@@ -107,7 +107,7 @@ def test_report_for_people_and_for_programs(demo_model: Path, tmp_path: Path) ->
     print_verification(verification, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[adapter-dora]" in printed
-    assert "1 errors" in printed
+    assert "1 error," in printed
     assert "next: train plain LoRA" in printed
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
 import numpy as np
 
+from decideploy.artifacts.adapter_keys import engine_module, engine_targets
 from decideploy.artifacts.convert import PEFT_PREFIX, RANKS
 from decideploy.artifacts.files import ModelFiles, UnavailableError
 from decideploy.artifacts.issue import Finding, RuleSet
@@ -19,7 +19,6 @@ RULES = RuleSet()
 MAX_RANK = RANKS[-1]
 
 _CONVERT = "make the adapter again with `decideploy convert-adapter`"
-_PAIR = re.compile(r"^(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
 
 
 def lora_targets(files: ModelFiles) -> Mapping[str, tuple[int, int]]:
@@ -29,20 +28,26 @@ def lora_targets(files: ModelFiles) -> Mapping[str, tuple[int, int]]:
 
 
 def pairs(files: ModelFiles) -> dict[str, dict[str, TensorInfo]]:
-    """Module (checkpoint name) to its ``A`` and ``B``, of every tensor that has a LoRA name."""
+    """Module of this model (checkpoint name) to its ``A`` and ``B``."""
     found: dict[str, dict[str, TensorInfo]] = {}
-    for name, tensor in files.adapter_tensors.items():
-        match = _PAIR.match(name.removeprefix(PEFT_PREFIX))
-        if match and name.startswith(PEFT_PREFIX):
-            found.setdefault(match["module"], {})[match["side"]] = tensor
+    for tensor, module, side in _mapped(files):
+        if module is not None:
+            found.setdefault(module, {})[side] = tensor
     return found
+
+
+def _mapped(files: ModelFiles) -> Iterator[tuple[TensorInfo, str | None, str]]:
+    """Every tensor with its module (checkpoint name), None for one that maps to none, and its side."""
+    targets = engine_targets(lora_targets(files))
+    for name, tensor in files.adapter_tensors.items():
+        module, side = engine_module(name) or ("", "")
+        yield tensor, targets.get(module), side
 
 
 def _complete_pairs(files: ModelFiles) -> Iterator[tuple[str, TensorInfo, TensorInfo]]:
     """Complete pairs of matrices on modules of this model."""
-    targets = lora_targets(files)
     for module, pair in pairs(files).items():
-        if module in targets and len(pair) == 2 and all(len(t.shape) == 2 for t in pair.values()):
+        if len(pair) == 2 and all(len(t.shape) == 2 for t in pair.values()):
             yield module, pair["A"], pair["B"]
 
 
@@ -94,7 +99,8 @@ def adapter_alpha(files: ModelFiles) -> Iterator[Finding]:
 def adapter_rslora(files: ModelFiles) -> Iterator[Finding]:
     """Rank-stabilised scaling is off."""
     if files.adapter_config.get("use_rslora"):
-        yield _config_finding(files, "use_rslora is true", "use_rslora")
+        told = files.adapter_config["use_rslora"]
+        yield _config_finding(files, f"use_rslora is {told!r}"[:200], "use_rslora")
 
 
 @RULES.rule("adapter-bias", consequence="the engine refuses the adapter", next_step="train without bias")
@@ -145,6 +151,11 @@ _IGNORED_OPTIONS: Mapping[str, tuple[object, ...]] = {
     "target_parameters": (None, []),
     "trainable_token_indices": (None, [], {}),
     "alora_invocation_tokens": (None, []),
+    "layer_replication": (None, []),
+    "arrow_config": (None, {}),
+    "kasa_config": (None, {}),
+    "monteclora_config": (None, {}),
+    "use_bdlora": (None, {}, False),
 }
 # Initialisations that leave the adapter right only beside a base model that was changed too.
 _BASE_CHANGING = ("pissa", "olora", "loftq", "corda")
@@ -198,7 +209,7 @@ def adapter_target_modules(files: ModelFiles) -> Iterator[Finding]:
         yield _config_finding(files, "target_modules is not a list of names", "target_modules")
         return
     listed = _target_modules(files)
-    stored = {module.rpartition(".")[2] for module in pairs(files) if module in lora_targets(files)}
+    stored = {module.rpartition(".")[2] for module in pairs(files)}
     experts = {suffix for suffix in listed if "experts" in suffix}
     for suffix in sorted(set(listed) - stored - experts - {"lm_head"}):
         yield _config_finding(files, f"{suffix} is listed and has no tensors", "target_modules")
@@ -241,11 +252,23 @@ def adapter_targets_experts(files: ModelFiles) -> Iterator[Finding]:
 )
 def adapter_key_unmapped(files: ModelFiles) -> Iterator[Finding]:
     """Every tensor maps to a module of this model."""
-    targets = lora_targets(files)
-    for name in files.adapter_tensors:
-        match = _PAIR.match(name.removeprefix(PEFT_PREFIX)) if name.startswith(PEFT_PREFIX) else None
-        if ".experts" not in name and (match is None or match["module"] not in targets):
-            yield _tensor_finding(files, f"{name} maps to no module", name)
+    for tensor, module, _ in _mapped(files):
+        if module is None and ".experts" not in tensor.name:
+            yield _tensor_finding(files, f"{tensor.name} maps to no module", tensor.name)
+
+
+@RULES.rule(
+    "adapter-key-duplicate",
+    consequence="the engine maps several spellings to one module and keeps the tensor that comes last",
+    next_step=_CONVERT,
+)
+def adapter_key_duplicate(files: ModelFiles) -> Iterator[Finding]:
+    """No two tensors map to one matrix of one module."""
+    first: dict[tuple[str, str], str] = {}
+    for tensor, module, side in _mapped(files):
+        known = first.setdefault((module, side), tensor.name) if module else tensor.name
+        if known != tensor.name:
+            yield _tensor_finding(files, f"{tensor.name} is the same matrix as {known}", tensor.name)
 
 
 @RULES.rule(
@@ -255,13 +278,10 @@ def adapter_key_unmapped(files: ModelFiles) -> Iterator[Finding]:
 )
 def adapter_pair_incomplete(files: ModelFiles) -> Iterator[Finding]:
     """Every module has both A and B."""
-    targets = lora_targets(files)
     for module, pair in pairs(files).items():
         for side in sorted({"A", "B"} - set(pair)):
-            if module in targets:
-                yield _tensor_finding(
-                    files, f"{module} has no lora_{side}", f"{PEFT_PREFIX}{module}.lora_{side}.weight"
-                )
+            key = f"{PEFT_PREFIX}{module}.lora_{side}.weight"
+            yield _tensor_finding(files, f"{module} has no lora_{side}", key)
 
 
 @RULES.rule("adapter-shape", consequence="loading fails or rows land elsewhere", next_step=_CONVERT)
@@ -272,10 +292,10 @@ def adapter_shape(files: ModelFiles) -> Iterator[Finding]:
     if type(rank) is not int or not 0 < rank <= MAX_RANK:
         return
     for module, pair in pairs(files).items():
-        outputs, inputs = targets.get(module, (0, 0))
+        outputs, inputs = targets[module]
         expected = {"A": (rank, inputs), "B": (outputs, rank)}
         for side, tensor in pair.items():
-            if module in targets and tensor.shape != expected[side]:
+            if tensor.shape != expected[side]:
                 what = f"{tensor.name} is {list(tensor.shape)}, not {list(expected[side])}"
                 yield _tensor_finding(files, what, tensor.name)
 

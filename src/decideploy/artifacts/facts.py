@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from decideploy.artifacts import files as names
-from decideploy.artifacts.adapter import is_list_of_names, lora_targets, pairs
+from decideploy.artifacts.adapter import is_list_of_names, pairs
 from decideploy.artifacts.files import ModelFiles, UnavailableError
 from decideploy.artifacts.head import decision_head
 from decideploy.artifacts.shape import COMPONENTS, component
@@ -127,7 +127,7 @@ def _adapter(files: ModelFiles) -> AdapterFacts:
     rank, targets = config.get("r"), config.get("target_modules")
     if type(rank) is not int or not is_list_of_names(targets):
         raise UnavailableError(str(files.adapter_config_path))
-    modules = [module for module in pairs(files) if module in lora_targets(files)]
+    modules = pairs(files)
     return AdapterFacts(
         path=files.adapter_root,
         rank=rank,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from decideploy.artifacts.safetensors_file import (
     UnavailableError,
     read_header,
     read_scalars,
+    unique_object,
 )
-from decideploy.artifacts.shape import Shape, parse_shape
+from decideploy.artifacts.shape import Shape, VisionShape, parse_shape, parse_vision
 
 CONFIG = "config.json"
 QUANT_CONFIG = "hf_quant_config.json"
@@ -156,6 +157,19 @@ class ModelFiles:
         return self.shape_or_faults
 
     @cached_property
+    def vision_or_faults(self) -> VisionShape | tuple[str, ...]:
+        """The vision tower's sizes, or the keys of ``vision_config`` that are missing or wrong."""
+        vision = self.json(CONFIG).get("vision_config")
+        return parse_vision(vision if isinstance(vision, dict) else {})
+
+    @property
+    def vision(self) -> VisionShape:
+        """The vision tower's sizes."""
+        if isinstance(self.vision_or_faults, tuple):
+            raise UnavailableError("vision_config")
+        return self.vision_or_faults
+
+    @cached_property
     def weight_map(self) -> Mapping[str, str]:
         """Tensor to shard, from the index; empty for a checkpoint of one file."""
         if not (self.root / INDEX).is_file():
@@ -211,18 +225,21 @@ def _is_hidden(path: Path, root: Path) -> bool:
 
 
 def index_faults(weight_map: Any) -> list[str]:
-    """Tensors that an index sends to something that is no file name in the model's folder."""
+    """Tensors that an index sends to something that is no weight file in the model's folder."""
     if not isinstance(weight_map, dict) or not weight_map:
         return ["weight_map"]
-    return [name for name, shard in weight_map.items() if not _is_file_name(shard)]
+    return [
+        name for name, shard in weight_map.items() if not (isinstance(shard, str) and _is_file_name(shard))
+    ]
 
 
-def _is_file_name(shard: Any) -> bool:
-    # A name with a separator could leave the folder; surrogates and NUL are no file names at all.
-    return isinstance(shard, str) and bool(_FILE_NAME.match(shard)) and len(shard) < 256
+# A name with a separator could leave the folder; surrogates and NUL are no file names at all.
+_FILE_NAME = re.compile(r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}\.safetensors\Z")
 
 
-_FILE_NAME = re.compile(r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]*\Z")
+@lru_cache(maxsize=1024)
+def _is_file_name(shard: str) -> bool:
+    return bool(_FILE_NAME.match(shard)) and shard != HEAD
 
 
 def canonical_expert(name: str) -> str:
@@ -251,10 +268,17 @@ def _read_json(path: Path) -> Document | str:
         size_bytes = path.stat().st_size
         if size_bytes > MAX_JSON_BYTES:
             return f"has {size_bytes} bytes, too many for JSON"
-        content = json.loads(path.read_bytes())
+        # Not json.loads of bytes, which takes encodings and byte order marks that other readers refuse.
+        content = json.loads(
+            path.read_bytes().decode("utf-8"), object_pairs_hook=unique_object, parse_constant=_refuse
+        )
     except (OSError, ValueError, RecursionError) as error:
         return f"is not readable JSON: {error}"
     return content if isinstance(content, dict) else "is not a JSON object"
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
 
 
 def _read_header(path: Path) -> Mapping[str, TensorInfo] | str:

@@ -88,6 +88,9 @@ def head_verbalizer_split(files: ModelFiles) -> Iterator[Finding]:
     if tokenizer is None:
         yield Finding(what="the tokenizers library refuses the file", where=names.TOKENIZER)
         return
+    # Both are tokenizer-setting's fault.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     for label, token_id in zip(SLOT_LABELS, head.verbalizer_ids, strict=True):
         ids = tokenizer.encode(label, add_special_tokens=False).ids
         # Another single id is head-verbalizer's fault.
@@ -132,6 +135,7 @@ def judge_config_disagrees(files: ModelFiles) -> Iterator[Finding]:
     expected = {
         "verbalizer_ids": (judge.get("verbalizer_ids"), list(head.verbalizer_ids)),
         "slots.template_version": (slots.get("template_version"), head.slots.template_version),
+        "slots.num_slots": (slots.get("num_slots", NUM_SLOTS), NUM_SLOTS),
         "slots.ranges": (slots.get("ranges"), {kind: list(span) for kind, span in KIND_RANGES.items()}),
         "hidden_size": (judge.get("hidden_size"), files.shape.hidden_size),
         "softcap": (judge.get("softcap"), files.text_config.get("final_logit_softcapping")),

@@ -38,6 +38,8 @@ _SMALL_TENSOR_BYTES = 64
 _GAP_BYTES = 1 << 14
 _MAX_RUNS = 32
 
+_DOWNLOAD_FIRST = "try again, or add --deep, which downloads the model first"
+
 _PINNED = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@]*))?$")
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 
@@ -63,7 +65,9 @@ class HubModel:
         from huggingface_hub import HfApi  # noqa: PLC0415
 
         with _hub_errors(self.repo, self.revision):
-            info = HfApi().model_info(self.repo, revision=self.revision, files_metadata=True)
+            info = HfApi().model_info(
+                self.repo, revision=self.revision, files_metadata=True, timeout=_timeout_s()
+            )
         if info.sha != self.revision:
             raise ConfigError(
                 f"{self.repo} answered with commit {info.sha}", where="--revision", next_step="pin the commit"
@@ -89,16 +93,31 @@ class HubModel:
         headers = build_hf_headers() | {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
         with (
             _hub_errors(self.repo, self.revision),
-            get_session().stream("GET", url, headers=headers, follow_redirects=True) as response,
+            get_session().stream(
+                "GET", url, headers=headers, follow_redirects=True, timeout=_timeout_s()
+            ) as response,
         ):
             hf_raise_for_status(response)
             if begin and response.status_code != 206:
-                raise ConfigError(f"the server of {name} ignores ranges", where=self.repo)
+                raise ConfigError(
+                    f"the server of {name} ignores ranges", where=self.repo, next_step=_DOWNLOAD_FIRST
+                )
             content = _take(response.iter_bytes(), end - begin)
         self.moved_bytes += len(content)
         if len(content) != end - begin:
-            raise ConfigError(f"{name} ended after {len(content)} of {end - begin} bytes", where=self.repo)
+            raise ConfigError(
+                f"{name} ended after {len(content)} of {end - begin} bytes",
+                where=self.repo,
+                next_step=_DOWNLOAD_FIRST,
+            )
         return content
+
+
+def _timeout_s() -> float:
+    # The client's own session waits for ever.
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    return float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
 def _take(chunks: Iterator[bytes], count: int) -> bytes:
@@ -121,11 +140,42 @@ def _hub_errors(repo: str, revision: str) -> Iterator[None]:
     try:
         yield
     except (HfHubHTTPError, http.HTTPError, OSError) as error:
+        reason, next_step = _reason(error, http.TimeoutException)
         raise ConfigError(
-            f"{repo} at {revision} cannot be read: {error}",
-            where="MODEL",
-            next_step="check the network, the revision, and HF_TOKEN where access to the model is gated",
+            f"{repo} at {revision} cannot be read: {reason}: {error}", where="MODEL", next_step=next_step
         ) from error
+
+
+def _reason(error: Exception, timeout: type[Exception]) -> tuple[str, str]:
+    """What kept the hub's files away, and the remedy; the first that fits."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    reasons: tuple[tuple[type[Exception], str, str], ...] = (
+        (
+            errors.GatedRepoError,
+            "access to the model is gated",
+            "accept the model's terms on its page, then set HF_TOKEN to a token of that account",
+        ),
+        (
+            errors.RevisionNotFoundError,
+            "the commit does not exist",
+            "copy the commit id from the model's page",
+        ),
+        (
+            errors.RepositoryNotFoundError,
+            "no such model, or a private one",
+            "check the name, and HF_TOKEN where the model is private",
+        ),
+        (errors.EntryNotFoundError, "a listed file is gone", "try again; report it to the model's owner"),
+        (
+            errors.OfflineModeIsEnabled,
+            "HF_HUB_OFFLINE is set",
+            "unset HF_HUB_OFFLINE, or give the folder of a downloaded model",
+        ),
+        (timeout, "the hub did not answer in time", "try again, or raise HF_HUB_DOWNLOAD_TIMEOUT"),
+    )
+    network = ("the hub cannot be reached", "check the network, the proxy and HF_ENDPOINT, then try again")
+    return next(((why, step) for kind, why, step in reasons if isinstance(error, kind)), network)
 
 
 class HubFiles(ModelFiles):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from decideploy.artifacts import files as names
 from decideploy.artifacts.exclusion import engine_name, engine_patterns, is_excluded
 from decideploy.artifacts.files import ModelFiles, UnavailableError
 from decideploy.artifacts.issue import Finding, RuleSet
-from decideploy.artifacts.safetensors_file import read_raw
 from decideploy.artifacts.shape import Shape, expert_modules, nvfp4_expert_tensors
 
 RULES = RuleSet()
@@ -21,7 +17,6 @@ _ONE_EXPORT = "use config.json and hf_quant_config.json of one export"
 _REEXPORT = (
     "export the checkpoint again; every expert needs weight, weight_scale, weight_scale_2 and input_scale"
 )
-_E4M3_NAN = (0x7F, 0xFF)
 
 
 def _declared(files: ModelFiles) -> dict[str, Any]:
@@ -106,7 +101,7 @@ def quant_algo_supported(files: ModelFiles) -> Iterator[Finding]:
     if names.quant_algo(files) not in (None, "NVFP4"):
         what = f"quant_algo is {names.quant_algo(files)!r}"
         yield Finding(what=what, where=names.CONFIG, key="quantization_config.quant_algo")
-    if isinstance(declared, dict) and not str(declared.get("quant_method", "")).startswith("modelopt"):
+    if isinstance(declared, dict) and declared.get("quant_method") not in ("modelopt", "modelopt_fp4"):
         what = f"quant_method is {declared.get('quant_method')!r}, not modelopt"
         yield Finding(what=what, where=names.CONFIG, key="quantization_config.quant_method")
 
@@ -163,6 +158,41 @@ def quant_group_size(files: ModelFiles) -> Iterator[Finding]:
     if (files.root / names.QUANT_CONFIG).is_file() and _legacy(files).get("group_size") != 16:
         what = f"group_size is {_legacy(files).get('group_size')}"
         yield Finding(what=what, where=names.QUANT_CONFIG, key="quantization.group_size")
+
+
+@RULES.rule(
+    "quant-scheme",
+    consequence="tools that read the scheme, not the algorithm's name, take the experts for another format",
+    next_step=_ONE_EXPORT,
+)
+def quant_scheme(files: ModelFiles) -> Iterator[Finding]:
+    """Where a scheme is spelled out, it is 4-bit floats for weights and activations."""
+    groups = (files.json(names.CONFIG).get("quantization_config") or {}) if files.is_nvfp4() else {}
+    groups = groups.get("config_groups") or {}
+    if not _is_groups(groups):
+        raise UnavailableError("config_groups")
+    for group, scheme in groups.items():
+        for part in ("weights", "input_activations"):
+            for key, expected in (("num_bits", 4), ("type", "float")):
+                told = (scheme.get(part) or {}).get(key, expected)
+                if told != expected:
+                    place = f"quantization_config.config_groups.{group}.{part}.{key}"
+                    yield Finding(what=f"{key} is {told!r}"[:200], where=names.CONFIG, key=place[:200])
+
+
+@RULES.rule(
+    "quant-elsewhere",
+    consequence="the engine quantises by this section too, where quantization_config is absent",
+    next_step="declare quantization in quantization_config of config.json alone: remove the other section",
+)
+def quant_elsewhere(files: ModelFiles) -> Iterator[Finding]:
+    """config.json declares quantisation at one place."""
+    sections = {"": ("compression_config",), "text_config.": ("quantization_config", "compression_config")}
+    for prefix, keys in sections.items():
+        section = files.text_config if prefix else files.json(names.CONFIG)
+        for key in keys:
+            if section.get(key) is not None:
+                yield Finding(what=f"{prefix}{key} is set", where=names.CONFIG, key=prefix + key)
 
 
 @RULES.rule(
@@ -251,11 +281,12 @@ def quant_experts_excluded(files: ModelFiles) -> Iterator[Finding]:
     """No exclusion hits a layer's routed experts."""
     if files.is_nvfp4():
         where, key, listed = _listed(files)
-        broad = [pattern for pattern in listed if any(_hits(files, pattern))]
-        for module in _expert_layers(files.shape):
-            if is_excluded(module, engine_patterns(listed)):
-                by = ", ".join(repr(pattern) for pattern in broad[:3])
-                yield Finding(what=f"{module} is excluded by {by}", where=where, key=key)
+        patterns = engine_patterns(listed)
+        excluded = [module for module in _expert_layers(files.shape) if is_excluded(module, patterns)]
+        broad = [pattern for pattern in listed if any(_hits(files, pattern))] if excluded else []
+        by = ", ".join(repr(pattern) for pattern in broad[:3])
+        for module in excluded:
+            yield Finding(what=f"{module} is excluded by {by}", where=where, key=key)
 
 
 def _hits(files: ModelFiles, pattern: str) -> Iterator[bool]:
@@ -275,8 +306,12 @@ def quant_pattern_unmatched(files: ModelFiles) -> Iterator[Finding]:
         return
     where, key, listed = _listed(files)
     modules = _modules(files)
+    lines = "\n".join(modules)
     for pattern in listed:
         alone = engine_patterns([pattern])
+        # A part of a module's name matches: one search in all names spares the matching one by one.
+        if any(part in lines for part in alone if "\n" not in part):
+            continue
         if not any(is_excluded(module, alone) for module in modules):
             yield Finding(what=f"{pattern!r} matches no module"[:300], where=where, key=key)
 
@@ -357,9 +392,15 @@ def _scalars(files: ModelFiles, part: str) -> Iterator[tuple[str, str, float]]:
             yield expert, projection, value
 
 
-def _invalid(files: ModelFiles, part: str) -> Iterator[Finding]:
+# The largest weight or activation is 2688 times the scale: beyond, a scale is its own inverse or damaged.
+_MIN_SCALE = 1e-10
+_MAX_WEIGHT_SCALE = 1.0
+_MAX_INPUT_SCALE = 1e5
+
+
+def _invalid(files: ModelFiles, part: str, highest: float) -> Iterator[Finding]:
     for expert, projection, value in _scalars(files, part):
-        if not (math.isfinite(value) and value > 0):
+        if not _MIN_SCALE <= value <= highest:
             name = f"{expert}.{projection}.{part}"
             yield Finding(what=f"{name} is {value}", where=files.expert_tensors[name].path.name, key=name)
 
@@ -370,14 +411,16 @@ def _invalid(files: ModelFiles, part: str) -> Iterator[Finding]:
     next_step="calibrate activations again and export",
 )
 def input_scale(files: ModelFiles) -> Iterator[Finding]:
-    """Every static activation scale is finite and above zero."""
-    yield from _invalid(files, "input_scale")
+    """Every static activation scale is finite, above zero and of a plausible size (1e-10 to 1e5)."""
+    yield from _invalid(files, "input_scale", _MAX_INPUT_SCALE)
 
 
-@RULES.rule("weight-scale-2", consequence="the expert's weights become NaN or zero", next_step=_REEXPORT)
+@RULES.rule(
+    "weight-scale-2", consequence="the expert's weights become NaN, zero or huge", next_step=_REEXPORT
+)
 def weight_scale_2(files: ModelFiles) -> Iterator[Finding]:
-    """Every tensor scale is finite and above zero."""
-    yield from _invalid(files, "weight_scale_2")
+    """Every tensor scale is finite, above zero and of a plausible size (1e-10 to 1)."""
+    yield from _invalid(files, "weight_scale_2", _MAX_WEIGHT_SCALE)
 
 
 @RULES.rule(
@@ -392,26 +435,8 @@ def gate_up_scale(files: ModelFiles) -> Iterator[Finding]:
         scales.setdefault(expert, {})[projection] = value
     for expert, values in scales.items():
         gate, up = values.get("gate_proj"), values.get("up_proj")
-        if gate and up and gate != up and 0 < gate < math.inf and 0 < up < math.inf:
+        sane = all(_MIN_SCALE <= (value or 0) <= _MAX_WEIGHT_SCALE for value in (gate, up))
+        if sane and gate != up:
             name = f"{expert}.up_proj.weight_scale_2"
             where = files.expert_tensors[name].path.name
             yield Finding(what=f"gate {gate} and up {up} differ", where=where, key=name)
-
-
-@RULES.rule(
-    "group-scale-nan",
-    consequence="every output of the expert becomes NaN",
-    next_step="export with a ModelOpt release that clamps group scales",
-    deep=True,
-)
-def group_scale_nan(files: ModelFiles) -> Iterator[Finding]:
-    """No FP8 group scale is one of E4M3's two NaN bytes."""
-    for name, tensor in files.tensors.items():
-        if tensor.dtype == "F8_E4M3":
-            count = _count(read_raw(tensor), _E4M3_NAN)
-            if count:
-                yield Finding(what=f"{count} NaN bytes in {name}", where=tensor.path.name, key=name)
-
-
-def _count(values: Any, wanted: Sequence[int]) -> int:
-    return int(np.isin(values, wanted).sum())

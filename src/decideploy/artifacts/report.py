@@ -36,17 +36,36 @@ def print_verification(verification: Verification, console: Console | None = Non
     """Print weights by component, then each kind of fault once, with its places and its remedy."""
     console = console or Console()
     if verification.facts:
+        facts = verification.facts
+        experts = facts.quant_algo or facts.dtype
+        title = f"{facts.architecture}, {facts.num_layers} layers, experts {experts}"
+        console.print(_printable(title), markup=False, highlight=False, soft_wrap=True)
         console.print(_weights(verification))
     for issues in _groups(verification.issues):
         style = "red" if issues[0].severity == "error" else "yellow"
         console.print(_printable(_group(issues)), style=style, markup=False, highlight=False, soft_wrap=True)
     if verification.not_run:
         skipped = ", ".join(verification.not_run)
-        console.print(f"not run, values are on the hub: {skipped}", markup=False, soft_wrap=True)
+        console.print(
+            f"not run, their values are on the hub or a library is not installed: {skipped}",
+            markup=False,
+            soft_wrap=True,
+        )
     errors = len(verification.errors)
     warnings = len(verification.issues) - errors
-    summary = f"{verification.rules_run} rules, {errors} errors, {warnings} warnings: {verification.model}"
+    counts = ", ".join(
+        (
+            _counted(verification.rules_run, "rule"),
+            _counted(errors, "error"),
+            _counted(warnings, "warning"),
+        )
+    )
+    summary = f"{counts}: {verification.model}"
     console.print(summary, markup=False, soft_wrap=True)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _groups(issues: Sequence[Issue]) -> list[list[Issue]]:
@@ -152,10 +171,7 @@ def write_report(verification: Verification, form: str, console: Console | None 
 
 def _weights(verification: Verification) -> Table:
     facts = verification.known_facts()
-    experts = facts.quant_algo or facts.dtype
-    table = Table(
-        "component", "bytes", title=f"{facts.architecture}, {facts.num_layers} layers, experts {experts}"
-    )
+    table = Table("component", "bytes")
     for name, size_bytes in facts.weight_bytes.items():
         table.add_row(name, f"{size_bytes:,}")
     return table

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -162,7 +163,18 @@ def _entries(text: str) -> Iterator[tuple[str, Any]]:
 
 _SPACE = " \t\r\n"
 _GAP = re.compile(f"[{_SPACE}]*")
-_DECODER = json.JSONDecoder()
+
+
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError for a key that is there twice, since readers differ in which they keep."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"key {twice[:100]!r} is there twice")
+    return content
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,17})"

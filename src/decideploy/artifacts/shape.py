@@ -28,6 +28,10 @@ _INT_KEYS: Mapping[str, str] = {
     "top_k_experts": "top_k",
     "moe_intermediate_size": "moe_intermediate_size",
 }
+# No such model is near: a hostile config.json could otherwise ask for millions of names of tensors.
+_MAX_SIZE = 1 << 31
+_MAX_LAYERS = 1000
+_MAX_EXPERT_MODULES = 20_000
 _BOOL_KEYS = ("attention_k_eq_v", "tie_word_embeddings", "enable_moe_block")
 _LAYER_TYPES = ("sliding_attention", "full_attention")
 
@@ -66,7 +70,8 @@ class Shape:
 
 def parse_shape(config: Mapping[str, Any]) -> Shape | tuple[str, ...]:
     """The sizes in ``text_config``, or the names of all keys that are missing or of the wrong type."""
-    faults = [key for key in _INT_KEYS if type(config.get(key)) is not int or config[key] <= 0]
+    faults = [key for key in _INT_KEYS if type(config.get(key)) is not int or not 0 < config[key] < _MAX_SIZE]
+    faults += _excessive(config) if not faults else []
     faults += [key for key in _BOOL_KEYS if type(config.get(key)) is not bool]
     types = config.get("layer_types")
     if (
@@ -81,6 +86,18 @@ def parse_shape(config: Mapping[str, Any]) -> Shape | tuple[str, ...]:
     integers: dict[str, int] = {name: config[key] for key, name in _INT_KEYS.items()}
     booleans: dict[str, bool] = {key: config[key] for key in _BOOL_KEYS}
     return Shape(layer_types=tuple(config["layer_types"]), **integers, **booleans)  # type: ignore[arg-type]
+
+
+def _excessive(config: Mapping[str, Any]) -> list[str]:
+    """Keys whose whole numbers cannot be together."""
+    faults = []
+    if config["num_hidden_layers"] > _MAX_LAYERS:
+        faults.append("num_hidden_layers")
+    if config["num_hidden_layers"] * config["num_experts"] > _MAX_EXPERT_MODULES:
+        faults.append("num_experts")
+    if config["top_k_experts"] > config["num_experts"]:
+        faults.append("top_k_experts")
+    return faults
 
 
 def linear_modules(shape: Shape) -> dict[str, tuple[int, int]]:
@@ -186,19 +203,74 @@ def bf16_expert_tensors(shape: Shape) -> dict[str, tuple[str, tuple[int, ...]]]:
     return tensors
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisionShape:
+    """Sizes of the vision tower, by the keys of ``vision_config``."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    patch_size: int
+    position_embedding_size: int
+
+
+def parse_vision(config: Mapping[str, Any]) -> VisionShape | tuple[str, ...]:
+    """The sizes in ``vision_config``, or the names of all keys that are missing or of the wrong type."""
+    keys = tuple(VisionShape.__dataclass_fields__)
+    faults = tuple(key for key in keys if type(config.get(key)) is not int or not 0 < config[key] < _MAX_SIZE)
+    if not faults and config["num_hidden_layers"] > _MAX_LAYERS:
+        faults = ("num_hidden_layers",)
+    return faults or VisionShape(**{key: config[key] for key in keys})
+
+
+def vision_tensors(vision: VisionShape, hidden_size: int) -> dict[str, tuple[int, ...]]:
+    """Shape of each matrix of the vision tower, by checkpoint name; ``hidden_size`` is the text model's."""
+    hidden, pixels = vision.hidden_size, 3 * vision.patch_size**2
+    tensors: dict[str, tuple[int, ...]] = {
+        "model.embed_vision.embedding_projection.weight": (hidden_size, hidden),
+        "model.vision_tower.patch_embedder.input_proj.weight": (hidden, pixels),
+        "model.vision_tower.patch_embedder.position_embedding_table": (
+            2,
+            vision.position_embedding_size,
+            hidden,
+        ),
+    }
+    for layer in range(vision.num_hidden_layers):
+        prefix = f"model.vision_tower.encoder.layers.{layer}"
+        tensors |= {f"{prefix}.{n}.linear.weight": size for n, size in _vision_linears(vision).items()}
+    return tensors
+
+
+def _vision_linears(vision: VisionShape) -> dict[str, tuple[int, int]]:
+    hidden = vision.hidden_size
+    queries = vision.num_attention_heads * vision.head_dim
+    keys = vision.num_key_value_heads * vision.head_dim
+    attention = {"q_proj": (queries, hidden), "k_proj": (keys, hidden), "v_proj": (keys, hidden)}
+    attention["o_proj"] = (hidden, queries)
+    linears = {f"self_attn.{name}": size for name, size in attention.items()}
+    return linears | {f"mlp.{n}": s for n, s in mlp_sizes(hidden, vision.intermediate_size).items()}
+
+
 def component(name: str) -> str:
     """The part of the model that a checkpoint tensor belongs to, in the plan's words."""
-    parts = {
-        ".experts.": "experts",
-        ".self_attn.": "attention",
-        ".mlp.": "dense_mlp",
-        ".router.": "router",
-        "embed_tokens": "embedding",
-        "lm_head": "embedding",
-    }
-    if name.startswith(("model.vision_tower.", "model.embed_vision.")):
+    if name.startswith(VISION_PREFIXES):
         return "vision"
-    return next((part for mark, part in parts.items() if mark in name), "other")
+    for mark, part in _COMPONENT_MARKS:
+        if mark in name:
+            return part
+    return "other"
 
 
+VISION_PREFIXES = ("model.vision_tower.", "model.embed_vision.")
+_COMPONENT_MARKS = (
+    (".experts.", "experts"),
+    (".self_attn.", "attention"),
+    (".mlp.", "dense_mlp"),
+    (".router.", "router"),
+    ("embed_tokens", "embedding"),
+    ("lm_head", "embedding"),
+)
 COMPONENTS = ("experts", "attention", "dense_mlp", "router", "embedding", "vision", "other")

@@ -83,8 +83,19 @@ def symlink_escape(files: ModelFiles) -> Iterator[Finding]:
     root = files.root.resolve()
     allowed = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
     for path in files.listing:
-        if path.is_symlink() and not any(path.resolve().is_relative_to(base) for base in allowed):
+        target = _target(path) if path.is_symlink() else path
+        if target is None:
+            yield Finding(what=f"{path.name} is a link in a loop", where=files.label(path))
+        elif target is not path and not any(target.is_relative_to(base) for base in allowed):
             yield Finding(what=f"{path.name} links out of the folder", where=files.label(path))
+
+
+def _target(link: Path) -> Path | None:
+    # A loop is an error of another class in each release of Python.
+    try:
+        return link.resolve()
+    except (OSError, RuntimeError):
+        return None
 
 
 @RULES.rule(
@@ -94,9 +105,13 @@ def symlink_escape(files: ModelFiles) -> Iterator[Finding]:
 )
 def remote_code(files: ModelFiles) -> Iterator[Finding]:
     """No configuration asks for code from the checkpoint."""
-    for name in (names.CONFIG, names.TOKENIZER_CONFIG, names.PROCESSOR_CONFIG):
-        if files.is_object(name) and files.json(name).get("auto_map"):
-            yield Finding(what="auto_map is set", where=name, key="auto_map")
+    configurations = (names.CONFIG, names.TOKENIZER_CONFIG, names.PROCESSOR_CONFIG, names.PREPROCESSOR_CONFIG)
+    for name in configurations:
+        document = files.json(name) if files.is_object(name) else {}
+        sections = {f"{key}.": value for key, value in document.items() if isinstance(value, dict)}
+        for prefix, section in ({"": document} | sections).items():
+            if section.get("auto_map"):
+                yield Finding(what="auto_map is set", where=name, key=f"{prefix}auto_map")
 
 
 @RULES.rule(
@@ -112,3 +127,7 @@ def config_key(files: ModelFiles) -> Iterator[Finding]:
         for key in files.shape_or_faults:
             what = f"{key} is missing or is not what it must be"
             yield Finding(what=what, where=names.CONFIG, key=f"text_config.{key}")
+    if isinstance(files.vision_or_faults, tuple):
+        for key in files.vision_or_faults:
+            what = f"{key} is missing or is not what it must be"
+            yield Finding(what=what, where=names.CONFIG, key=f"vision_config.{key}")

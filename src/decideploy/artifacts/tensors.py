@@ -10,10 +10,10 @@ from decideploy.artifacts.issue import Finding, RuleSet
 from decideploy.artifacts.safetensors_file import TensorInfo, read_raw_rows
 from decideploy.artifacts.shape import (
     EMBEDDING,
-    TEXT_PREFIX,
+    VISION_PREFIXES,
     bf16_expert_tensors,
-    component,
     dense_tensors,
+    vision_tensors,
 )
 
 RULES = RuleSet()
@@ -44,14 +44,18 @@ def header_malformed(files: ModelFiles) -> Iterator[Finding]:
     next_step=_ONE_REVISION,
 )
 def index_malformed(files: ModelFiles) -> Iterator[Finding]:
-    """The index sends every tensor to a plain file name."""
+    """The index sends every tensor to a safetensors file of this folder, the decision head apart."""
     if not files.is_object(names.INDEX):
         return
     weight_map = files.json(names.INDEX).get("weight_map")
     for name in names.index_faults(weight_map):
         told = weight_map.get(name) if isinstance(weight_map, dict) else weight_map
-        what = f"{name[:100]} points to {told!r}, which is no file name of the folder"[:300]
+        what = f"{name[:100]} points to {told!r}, which is no weight file of the folder"[:300]
         yield Finding(what=what, where=names.INDEX, key=f"weight_map.{name}"[:200])
+    metadata = files.json(names.INDEX).get("metadata", {})
+    if not isinstance(metadata, dict) or type(metadata.get("total_size", 0)) not in (int, float):
+        what = "metadata is no object with a number as total_size"
+        yield Finding(what=what, where=names.INDEX, key="metadata")
 
 
 @RULES.rule(
@@ -60,10 +64,12 @@ def index_malformed(files: ModelFiles) -> Iterator[Finding]:
     next_step="remove the file or restore the index that names it",
 )
 def shard_unindexed(files: ModelFiles) -> Iterator[Finding]:
-    """Every safetensors file of the folder is a shard of the index, the decision head apart."""
+    """Every safetensors file is a shard of the index, the decision head or the adapter's one file."""
     known = {*(shard.name for shard in files.shards), names.HEAD}
     for path in files.listing:
-        if path.parent == files.root and path.suffix == ".safetensors" and path.name not in known:
+        stray = path.parent == files.root and path.name not in known
+        stray |= path.parent == files.adapter_root and path != files.adapter_weights_path
+        if stray and path.suffix == ".safetensors":
             yield Finding(what=f"{path.name} is no shard of the checkpoint", where=files.label(path))
 
 
@@ -142,7 +148,7 @@ def index_total_size(files: ModelFiles) -> Iterator[Finding]:
     declared = metadata.get("total_size") if isinstance(metadata, dict) else None
     actual = sum(tensor.size_bytes for name, tensor in files.tensors.items() if name in files.weight_map)
     complete = all(name in files.tensors for name in files.weight_map)
-    if declared is not None and complete and declared != actual:
+    if type(declared) in (int, float) and complete and declared != actual:
         what = f"total_size is {declared}, the tensors are {actual} bytes"
         yield Finding(what=what, where=names.INDEX, key="metadata.total_size")
 
@@ -155,9 +161,16 @@ def index_total_size(files: ModelFiles) -> Iterator[Finding]:
 def tensor_missing(files: ModelFiles) -> Iterator[Finding]:
     """Every tensor that the architecture needs, routed experts apart, is in the checkpoint."""
     # Tensors that the index names are the index rule's concern.
-    for name in dense_tensors(files.shape):
+    for name in _dense(files):
         if name not in files.tensors and name not in files.weight_map:
             yield Finding(what=f"the checkpoint has no {name}", where=names.INDEX, key=name)
+
+
+def _dense(files: ModelFiles) -> dict[str, tuple[int, ...]]:
+    """Shapes of the language model without its routed experts, and of the vision tower where it is told."""
+    vision = files.vision_or_faults
+    seen = {} if isinstance(vision, tuple) else vision_tensors(vision, files.shape.hidden_size)
+    return {**dense_tensors(files.shape), **seen}
 
 
 @RULES.rule(
@@ -166,13 +179,19 @@ def tensor_missing(files: ModelFiles) -> Iterator[Finding]:
     next_step="check that config.json describes this checkpoint (layers, K=V sharing, experts)",
 )
 def tensor_unexpected(files: ModelFiles) -> Iterator[Finding]:
-    """The language model holds no tensor that the architecture has no place for."""
+    """The checkpoint holds no tensor that the architecture has no place for, the vision tower apart."""
     expected = dense_tensors(files.shape)
-    scales = (".weight_scale", ".weight_scale_2", ".input_scale")
     for name, tensor in files.tensors.items():
-        dense = name.startswith(TEXT_PREFIX) and ".experts." not in name and not name.endswith(scales)
-        if dense and name not in expected:
+        if name not in expected and not _has_other_rules(name):
             yield Finding(what=f"{name} has no place in the model", where=tensor.path.name, key=name)
+
+
+def _has_other_rules(name: str) -> bool:
+    # Scales outside the experts are quantized-outside-experts' fault.
+    scales = (".weight_scale", ".weight_scale_2", ".input_scale")
+    return (
+        ".experts." in name or name.startswith(VISION_PREFIXES) or name.endswith(scales) or name in _LM_HEADS
+    )
 
 
 @RULES.rule(
@@ -182,8 +201,7 @@ def tensor_unexpected(files: ModelFiles) -> Iterator[Finding]:
 )
 def tensor_shape(files: ModelFiles) -> Iterator[Finding]:
     """Tensors have the sizes that config.json gives."""
-    expected = dense_tensors(files.shape)
-    for name, shape in expected.items():
+    for name, shape in _dense(files).items():
         tensor = files.tensors.get(name)
         # A packed tensor has another shape because it is packed: see quantized-outside-experts.
         if tensor and tensor.dtype != "U8" and tensor.shape != shape:
@@ -201,7 +219,7 @@ def tensor_dtype(files: ModelFiles) -> Iterator[Finding]:
     dense = dense_tensors(files.shape)
     for name, tensor in files.tensors.items():
         # Bytes are packed weights or their scales: quantized-outside-experts.
-        vision = component(name) == "vision" and tensor.dtype in _OTHER_FLOATS
+        vision = tensor.dtype in _OTHER_FLOATS and name.startswith(VISION_PREFIXES)
         if vision or (name in dense and tensor.dtype not in ("BF16", "U8", "F8_E4M3")):
             yield Finding(what=f"{name} is {tensor.dtype}, not BF16", where=tensor.path.name, key=name)
 
@@ -213,7 +231,9 @@ def tensor_dtype(files: ModelFiles) -> Iterator[Finding]:
 )
 def lm_head_stored(files: ModelFiles) -> Iterator[Finding]:
     """A tied lm_head is not stored, or once as a copy of the embedding."""
-    stored = [files.tensors[name] for name in _LM_HEADS if name in files.tensors]
+    # A packed one is quantized-outside-experts' fault.
+    held = (files.tensors[name] for name in _LM_HEADS if name in files.tensors)
+    stored = [tensor for tensor in held if tensor.dtype not in ("U8", "F8_E4M3")]
     for tensor in stored[1:]:
         what = f"{tensor.name} is stored beside {stored[0].name}"
         yield Finding(what=what, where=tensor.path.name, key=tensor.name)
@@ -242,8 +262,9 @@ def lm_head_untied(files: ModelFiles) -> Iterator[Finding]:
     """lm_head is tied to the embedding, at both places that the engine may read."""
     sections = {"": files.json(names.CONFIG), "text_config.": files.text_config}
     for prefix, section in sections.items():
-        if section.get("tie_word_embeddings") is False:
-            what = "tie_word_embeddings is false"
+        told = section.get("tie_word_embeddings", True)
+        if told is not True:
+            what = f"tie_word_embeddings is {told!r}"[:200]
             yield Finding(what=what, where=names.CONFIG, key=f"{prefix}tie_word_embeddings")
 
 

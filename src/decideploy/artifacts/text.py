@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from decideploy.artifacts import files as names
-from decideploy.artifacts.files import ModelFiles
+from decideploy.artifacts.files import ModelFiles, UnavailableError
 from decideploy.artifacts.issue import Finding, RuleSet
 from decideploy.artifacts.shape import EMBEDDING
 from decideploy.artifacts.tensors import embedding_rows
@@ -17,7 +17,6 @@ RULES = RuleSet()
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
 KINDS = ("noul", "score", "choice")
-_MAX_TEMPLATE_BYTES = 1_000_000
 # The patched engine's limit for a LoRA on lm_head.
 MAX_VOCAB_SIZE = 262_144
 
@@ -59,11 +58,65 @@ def tokenizer_vocabulary(files: ModelFiles) -> Iterator[Finding]:
         yield Finding(what="the tokenizer has no vocabulary", where=names.TOKENIZER, key="model.vocab")
         return
     ids = [*vocabulary.values(), *_added_tokens(files).values()]
-    if not all(type(token_id) is int for token_id in ids):
+    if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
         yield Finding(what="a token's id is no number", where=names.TOKENIZER, key="model.vocab")
     elif max(ids) >= embedding_rows(files):
         what = f"the largest id is {max(ids)}, {EMBEDDING} has {embedding_rows(files)} rows"
         yield Finding(what=what, where=names.TOKENIZER, key="model.vocab")
+    elif len(set(vocabulary.values())) < len(vocabulary):
+        repeated = len(vocabulary) - len(set(vocabulary.values()))
+        what = f"{repeated} tokens have the id of another one"
+        yield Finding(what=what, where=names.TOKENIZER, key="model.vocab")
+
+
+@RULES.rule(
+    "tokenizer-added-token",
+    consequence="text of a prompt becomes another token than in training, or a control token becomes text",
+    next_step="use tokenizer.json and tokenizer_config.json of the pinned revision",
+)
+def tokenizer_added_token(files: ModelFiles) -> Iterator[Finding]:
+    """An added token has one id, its own in the vocabulary, wherever it is listed."""
+    model = files.json(names.TOKENIZER).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocabulary, dict) or not all(type(one) is int for one in vocabulary.values()):
+        raise UnavailableError(names.TOKENIZER)
+    owners = {token_id: token for token, token_id in vocabulary.items()}
+    for where, key, content, token_id in _added_places(files):
+        known = vocabulary.get(content, token_id)
+        owner = owners.get(token_id, content) if type(token_id) is int else content
+        if (known, owner) != (token_id, content):
+            what = f"{content[:80]!r} is added as {token_id}; it is {known}, and {token_id} is {owner[:80]!r}"
+            yield Finding(what=what, where=where, key=key)
+
+
+def _added_places(files: ModelFiles) -> Iterator[tuple[str, str, str, Any]]:
+    """File, key, content and id of every added token."""
+    added = files.json(names.TOKENIZER).get("added_tokens")
+    for place, token in enumerate(added if isinstance(added, list) else ()):
+        if isinstance(token, dict):
+            yield names.TOKENIZER, f"added_tokens[{place}]", str(token.get("content")), token.get("id")
+    if files.is_object(names.TOKENIZER_CONFIG):
+        decoder = files.json(names.TOKENIZER_CONFIG).get("added_tokens_decoder")
+        for told, token in decoder.items() if isinstance(decoder, dict) else ():
+            content = token.get("content") if isinstance(token, dict) else None
+            token_id = int(told) if told.isascii() and told.isdigit() and len(told) < 10 else told
+            yield names.TOKENIZER_CONFIG, f"added_tokens_decoder.{told}"[:100], str(content), token_id
+
+
+@RULES.rule(
+    "tokenizer-setting",
+    consequence="whoever uses the file directly cuts, pads or randomly splits prompts",
+    next_step="take tokenizer.json from the pinned revision",
+)
+def tokenizer_setting(files: ModelFiles) -> Iterator[Finding]:
+    """The tokenizer neither truncates nor pads, and merges the same way every time."""
+    document = files.json(names.TOKENIZER)
+    model = document.get("model")
+    told = {key: document.get(key) for key in ("truncation", "padding")}
+    told["model.dropout"] = model.get("dropout") if isinstance(model, dict) else None
+    for key, value in told.items():
+        if value:
+            yield Finding(what=f"{key} is {value!r}"[:300], where=names.TOKENIZER, key=key)
 
 
 def _added_tokens(files: ModelFiles) -> dict[str, Any]:
@@ -120,6 +173,66 @@ def turn_end(files: ModelFiles) -> Iterator[Finding]:
         yield Finding(what=what, where=names.GENERATION_CONFIG, key="eos_token_id")
 
 
+def _is_number(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+
+
+# What the engine takes as defaults of every request, and the range that it accepts.
+_GENERATION_RANGES: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 100),
+    "top_k": (-1, MAX_VOCAB_SIZE),
+    "top_p": (1e-6, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (1e-2, 2),
+    "max_new_tokens": (1, 1 << 31),
+}
+
+
+@RULES.rule(
+    "generation-value",
+    consequence="the engine refuses each request that sends no value of its own, or stops at a word",
+    next_step="take generation_config.json from the pinned revision",
+)
+def generation_value(files: ModelFiles) -> Iterator[Finding]:
+    """Sampling defaults are in the engine's ranges, and what ends generation are control tokens."""
+    document = files.json(names.GENERATION_CONFIG)
+    for key, (low, high) in _GENERATION_RANGES.items():
+        value = document.get(key)
+        whole = key not in ("top_k", "max_new_tokens") or type(value) is int
+        if value is not None and not (_is_number(value, low, high) and whole):
+            what = f"{key} is {value!r}, not a number from {low} to {high}"[:300]
+            yield Finding(what=what, where=names.GENERATION_CONFIG, key=key)
+    control = set(_added_ids(files))
+    # No id at all, or none that ends a turn, is another rule's fault.
+    for token_id in _as_list(document.get("eos_token_id")):
+        if type(token_id) is float or (type(token_id) is int and token_id not in control):
+            what = f"{token_id!r} is the id of no control token"
+            yield Finding(what=what, where=names.GENERATION_CONFIG, key="eos_token_id")
+
+
+@RULES.rule(
+    "generation-limit",
+    consequence="System 2 stops after so many tokens whatever the request allows, or answers in other words",
+    next_step="remove the key from generation_config.json",
+    severity="warning",
+)
+def generation_limit(files: ModelFiles) -> Iterator[Finding]:
+    """Generation defaults neither limit the length of answers nor penalise words."""
+    document = files.json(names.GENERATION_CONFIG)
+    if document.get("max_new_tokens") is not None:
+        what = f"max_new_tokens is {document['max_new_tokens']!r}"[:200]
+        yield Finding(what=what, where=names.GENERATION_CONFIG, key="max_new_tokens")
+    penalty = document.get("repetition_penalty", 1.0)
+    if penalty not in (None, 1.0):
+        what = f"repetition_penalty is {penalty!r}"[:200]
+        yield Finding(what=what, where=names.GENERATION_CONFIG, key="repetition_penalty")
+
+
+def _added_ids(files: ModelFiles) -> list[int]:
+    """Ids of the tokenizer's control tokens."""
+    return [token_id for token_id in _added_tokens(files).values() if type(token_id) is int]
+
+
 THOUGHT_TOKENS = ("<|channel>", "<channel|>", "<|think|>")
 TURN_TOKENS = ("<|turn>", "<turn|>")
 
@@ -163,10 +276,12 @@ def image_token(files: ModelFiles) -> Iterator[Finding]:
     next_step="use processor_config.json and config.json of one revision",
 )
 def processor(files: ModelFiles) -> Iterator[Finding]:
-    """The processor's image sizes are those of the vision tower."""
+    """The processor's image sizes are those of the vision tower, in either of its files."""
     document, vision = files.json(names.PROCESSOR_CONFIG), files.json(names.CONFIG).get("vision_config")
     image = document.get("image_processor")
-    vision, image = (part if isinstance(part, dict) else {} for part in (vision, image))
+    if not isinstance(vision, dict):
+        raise UnavailableError("vision_config")
+    image = image if isinstance(image, dict) else {}
     for key in ("patch_size", "pooling_kernel_size"):
         if image.get(key) != vision.get(key):
             what = f"{key} is {image.get(key)!r}, the vision tower's is {vision.get(key)!r}"[:300]
@@ -175,6 +290,11 @@ def processor(files: ModelFiles) -> Iterator[Finding]:
     if told is not None and document.get("image_seq_length") != told:
         what = f"image_seq_length is {document.get('image_seq_length')!r}, config.json has {told!r}"[:300]
         yield Finding(what=what, where=names.PROCESSOR_CONFIG, key="image_seq_length")
+    older = files.json(names.PREPROCESSOR_CONFIG) if files.is_object(names.PREPROCESSOR_CONFIG) else {}
+    for key in image.keys() & older.keys():
+        if image[key] != older[key]:
+            what = f"{key} is {older[key]!r}, processor_config.json has {image[key]!r}"[:300]
+            yield Finding(what=what, where=names.PREPROCESSOR_CONFIG, key=key)
 
 
 @RULES.rule(
@@ -216,47 +336,3 @@ def _is_positive(value: Any) -> bool:
     numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
     # The upper bound also keeps whole numbers that no float can hold away from isfinite.
     return numeric and 0 < value < 1e30 and math.isfinite(value)
-
-
-@RULES.rule(
-    "chat-template-empty",
-    consequence="System 2 cannot format a chat and adaptive thinking fails",
-    next_step="take chat_template.jinja from the pinned revision",
-)
-def chat_template_empty(files: ModelFiles) -> Iterator[Finding]:
-    """The chat template has content."""
-    if _chat_template(files) == "":
-        yield Finding(what="the chat template is empty", where=names.CHAT_TEMPLATE)
-
-
-def _chat_template(files: ModelFiles) -> str | None:
-    path = files.root / names.CHAT_TEMPLATE
-    return (
-        path.read_bytes()[:_MAX_TEMPLATE_BYTES].decode("utf-8", "replace").strip() if path.is_file() else None
-    )
-
-
-@RULES.rule(
-    "chat-template-tokens",
-    consequence="System 2 is prompted in another format than it was trained on, or never asked to think",
-    next_step="take chat_template.jinja from the pinned revision",
-)
-def chat_template_tokens(files: ModelFiles) -> Iterator[Finding]:
-    """The chat template writes turns and knows the switch for thinking."""
-    template = _chat_template(files)
-    for mark in (*TURN_TOKENS, "enable_thinking") if template else ():
-        if mark not in (template or ""):
-            yield Finding(what=f"the chat template has no {mark}", where=names.CHAT_TEMPLATE, key=mark)
-
-
-@RULES.rule(
-    "chat-template-disagrees",
-    consequence="which of the two templates formats a chat depends on the library's release",
-    next_step="remove chat_template from tokenizer_config.json",
-)
-def chat_template_disagrees(files: ModelFiles) -> Iterator[Finding]:
-    """The tokenizer's configuration carries no other template."""
-    inline = files.json(names.TOKENIZER_CONFIG).get("chat_template")
-    template = _chat_template(files)
-    if inline is not None and template and (not isinstance(inline, str) or inline.strip() != template):
-        yield Finding(what="chat_template is another one", where=names.TOKENIZER_CONFIG, key="chat_template")

@@ -6,14 +6,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from decideploy.artifacts import adapter, head, inventory, quantization, structure, tensors, text
+from decideploy.artifacts import (
+    adapter,
+    constants,
+    head,
+    inventory,
+    quantization,
+    structure,
+    template,
+    tensors,
+    text,
+    values,
+)
 from decideploy.artifacts.facts import ModelFacts, read_facts
 from decideploy.artifacts.files import ModelFiles, NotFetchedError, UnavailableError
 from decideploy.artifacts.issue import Issue, Rule
 from decideploy.artifacts.manifest import Manifest
 from decideploy.errors import ConfigError, VerificationError
 
-SUBJECTS = (structure, tensors, quantization, adapter, head, text, inventory)
+SUBJECTS = (
+    structure,
+    constants,
+    tensors,
+    values,
+    quantization,
+    adapter,
+    head,
+    text,
+    template,
+    inventory,
+)
 RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.RULES.rules)
 
 
@@ -21,7 +43,7 @@ RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject
 class Verification:
     """All issues of a model, and its facts unless an error makes them unreadable.
 
-    ``not_run`` are codes of rules that need values left on the hub.
+    ``not_run`` are codes of rules that need values left on the hub, or a library that is not installed.
     """
 
     model: Path
