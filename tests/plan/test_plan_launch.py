@@ -7,6 +7,7 @@ from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_rep
 from rich.console import Console
 
 from decideploy.errors import CapacityError, ConfigError, ProbeError
+from decideploy.hardware import card_report
 from decideploy.plan import Workload, plan, print_plan
 from decideploy.plan.sizing import capture_sizes
 
@@ -272,3 +273,21 @@ def test_a_draft_is_counted_and_named() -> None:
     assert without.memory.kv_cache_bytes - launch.memory.kv_cache_bytes == GIB
     (config,) = values(launch.argv, "--speculative-config")
     assert json.loads(config) == {"model": "/models/draft", "num_speculative_tokens": 3}
+
+
+def test_two_gpus_share_the_layers_and_the_heads() -> None:
+    one = plan(facts_26b(), gpu_report(30 * GIB)).memory
+    two = plan(
+        facts_26b(), card_report("rtx5090"), workload=Workload(tensor_parallel_size=2, moe_backend="marlin")
+    )
+    experts = {term.name: term.size_bytes for term in two.memory.terms}["weights: experts"]
+    assert experts * 2 == pytest.approx(facts_26b().weight_bytes["experts"], abs=2)
+    assert two.memory.kv_block_bytes * 2 == one.kv_block_bytes
+    assert "never measured" in two.notes[-1]
+
+
+def test_more_gpus_than_there_are_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 GPUs are asked for, 1 can be used"):
+        plan(
+            facts_26b(), gpu_report(80 * GIB, free_bytes=80 * GIB), workload=Workload(tensor_parallel_size=2)
+        )

@@ -47,9 +47,12 @@ class KvShape:
     groups: tuple[LayerGroups, ...]
 
     @classmethod
-    def of(cls, facts: ModelFacts, block_tokens: int, kv_dtype: str = "auto") -> Self:
-        """The shape for ``facts`` with ``--block-size`` ``block_tokens`` and ``--kv-cache-dtype``."""
-        layers = _layer_types(facts, KV_DTYPE_BYTES[kv_dtype])
+    def of(cls, facts: ModelFacts, block_tokens: int, kv_dtype: str = "auto", gpus: int = 1) -> Self:
+        """The shape for ``facts`` with ``--block-size`` ``block_tokens`` and ``--kv-cache-dtype``.
+
+        ``gpus`` is ``--tensor-parallel-size``: heads are split over them, a head alone is not.
+        """
+        layers = _layer_types(facts, KV_DTYPE_BYTES[kv_dtype], gpus)
         if len(layers) == 1:
             (only,) = layers
             groups = (LayerGroups(count=1, block_tokens=block_tokens, window=only.window),)
@@ -96,19 +99,19 @@ class _LayerType:
     window: int | None
 
 
-def _layer_types(facts: ModelFacts, number_bytes: int) -> list[_LayerType]:
+def _layer_types(facts: ModelFacts, number_bytes: int, gpus: int) -> list[_LayerType]:
     """The layer types that are present; keys and values are stored apart even where K is V."""
     sliding = facts.layer_types.count("sliding_attention")
     global_heads = facts.num_global_key_value_heads if facts.attention_k_eq_v else facts.num_key_value_heads
     both = [
         _LayerType(
             count=sliding,
-            token_bytes=2 * facts.num_key_value_heads * facts.head_dim * number_bytes,
+            token_bytes=2 * max(facts.num_key_value_heads // gpus, 1) * facts.head_dim * number_bytes,
             window=facts.sliding_window,
         ),
         _LayerType(
             count=facts.num_layers - sliding,
-            token_bytes=2 * global_heads * facts.global_head_dim * number_bytes,
+            token_bytes=2 * max(global_heads // gpus, 1) * facts.global_head_dim * number_bytes,
             window=None,
         ),
     ]

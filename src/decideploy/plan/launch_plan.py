@@ -186,6 +186,7 @@ def _all_reasons(facts: ModelFacts, adapter: AdapterFacts, workload: Workload, r
 def _cuda_choices(inputs: _Inputs) -> _Choices:
     facts, hardware, workload = inputs.facts, inputs.hardware, inputs.workload
     gpu = _chosen_gpu(hardware, workload)
+    _require_gpus(gpu, hardware, workload)
     kernel = _kernel(facts, gpu, hardware, workload)
     backend = workload.moe_backend or (kernel.backend if kernel else None)
     total, free, source = sizing.gpu_memory(gpu, hardware)
@@ -195,7 +196,7 @@ def _cuda_choices(inputs: _Inputs) -> _Choices:
     device = gpu.name.value or "unknown card"
     terms = correction_terms(sum_of(batched), inputs.corrections, _setting(inputs, device, backend, batched))
     available = -(-total * share // 1000)
-    shape = KvShape.of(facts, _GPU_BLOCK_TOKENS, workload.kv_cache_dtype)
+    shape = KvShape.of(facts, _GPU_BLOCK_TOKENS, workload.kv_cache_dtype, gpus=workload.tensor_parallel_size)
     in_flight = _GPU_STEPS_IN_FLIGHT * batched
     length = sizing.model_len(
         facts,
@@ -264,6 +265,17 @@ def _chosen_gpu(hardware: HardwareReport, workload: Workload) -> Gpu:
     )
 
 
+def _require_gpus(gpu: Gpu, hardware: HardwareReport, workload: Workload) -> None:
+    """ConfigError when a probed host has fewer GPUs than the engine is to be split over."""
+    count = len(hardware.visible_gpus)
+    if gpu.free_bytes.known and count < workload.tensor_parallel_size:
+        raise ConfigError(
+            f"{workload.tensor_parallel_size} GPUs are asked for, {count} can be used",
+            where="--tensor-parallel-size",
+            next_step=f"ask for {count} or fewer, or make more visible in CUDA_VISIBLE_DEVICES",
+        )
+
+
 def _kernel(facts: ModelFacts, gpu: Gpu, hardware: HardwareReport, workload: Workload) -> KernelPath | None:
     """The FP4 path, None for a model that is not NVFP4."""
     if facts.quant_algo != "NVFP4":
@@ -304,8 +316,13 @@ def _cuda_terms(inputs: _Inputs, backend: str | None, total: int, batched: int) 
     facts, workload = inputs.facts, inputs.workload
     step = mem.step_terms(facts, max_num_seqs=workload.sequences, batched_tokens=batched, backend=backend)
     return (
-        *mem.weight_terms(facts, images=workload.images, lora_rank=inputs.rank),
-        *mem.repacked_terms(facts, backend),
+        *mem.weight_terms(
+            facts,
+            images=workload.images,
+            lora_rank=inputs.rank,
+            gpus=workload.tensor_parallel_size,
+        ),
+        *mem.repacked_terms(facts, backend, workload.tensor_parallel_size),
         *(mem.draft_terms(workload.draft_bytes) if workload.draft_model else ()),
         *step,
         *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),
@@ -398,6 +415,8 @@ def _notes(kernel: KernelPath | None, workload: Workload, memory: MemoryPlan, sh
             for entry in kernel.cautions
             if entry.verdict == "prove"
         ]
+    if workload.tensor_parallel_size > 1:
+        notes.append("the sum is that of each GPU; more than one GPU was never measured")
     if workload.thinking_share:
         thinking = workload.clients * workload.thinking_share
         notes.append(

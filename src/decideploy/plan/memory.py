@@ -40,6 +40,8 @@ _ONE_HOT_BYTES = _IMAGE_PATCHES * 2 * _IMAGE_POSITIONS * _BF16_BYTES
 _CARD_BYTES_PER_IMAGE = 10 * 2 * (_IMAGE_PATCHES * 2 * _IMAGE_POSITIONS * 8)
 _FREE_DURING_VISION = ("logits", "expert workspace", "activations")
 # Options of `plan` and `serve`; the other settings are the plan's own, so no remedy names them.
+# Components whose layers are split over the GPUs of one engine.
+_SPLIT = ("experts", "attention", "dense_mlp", "embedding")
 _SHORTER = "lower --max-model-len"
 _FEWER_SEQUENCES = "lower --max-num-seqs"
 _TEXT_ONLY = "serve text only with --max-images 0"
@@ -104,13 +106,22 @@ class MemoryPlan:
         }
 
 
-def weight_terms(facts: ModelFacts, *, images: bool, lora_rank: int) -> tuple[MemoryTerm, ...]:
-    """Weights by component, the V projections that K=V layers get at load, and the adapter's buffers."""
+def weight_terms(facts: ModelFacts, *, images: bool, lora_rank: int, gpus: int = 1) -> tuple[MemoryTerm, ...]:
+    """Weights by component, the V projections that K=V layers get at load, and the adapter's buffers.
+
+    Of one of ``gpus``: layers are split over them; the vision tower and the buffers count whole, as parts of
+    them are on each.
+    """
     components: Mapping[str, int] = facts.weight_bytes
     loaded = {name: size for name, size in components.items() if size and (images or name != "vision")}
+    formula = "sizes as loaded" if gpus == 1 else f"sizes as loaded, layers over {gpus} GPUs"
     return (
         *(
-            MemoryTerm(name=f"weights: {name}", size_bytes=size, formula="sizes as loaded")
+            MemoryTerm(
+                name=f"weights: {name}",
+                size_bytes=ceil_div(size, gpus if name in _SPLIT else 1),
+                formula=formula,
+            )
             for name, size in loaded.items()
         ),
         MemoryTerm(
@@ -126,15 +137,15 @@ def weight_terms(facts: ModelFacts, *, images: bool, lora_rank: int) -> tuple[Me
     )
 
 
-def repacked_terms(facts: ModelFacts, backend: str | None) -> tuple[MemoryTerm, ...]:
-    """What an expert kernel's own layout adds to the stored experts."""
+def repacked_terms(facts: ModelFacts, backend: str | None, gpus: int = 1) -> tuple[MemoryTerm, ...]:
+    """What an expert kernel's own layout adds to the stored experts, on one of ``gpus``."""
     if backend != "humming":
         return ()
-    inner, hidden = facts.moe_intermediate_size, facts.hidden_size
+    inner, hidden = facts.moe_intermediate_size // gpus, facts.hidden_size
     # [2 inner, hidden] and [hidden, inner]; vLLM pads outputs to 256 and inputs to 128.
     stored = 3 * inner * hidden
     padded = _padded(2 * inner, 256) * _padded(hidden, 128) + _padded(hidden, 256) * _padded(inner, 128)
-    added = facts.weight_bytes["experts"] * (padded - stored) // stored
+    added = facts.weight_bytes["experts"] // gpus * (padded - stored) // stored
     return (
         MemoryTerm(
             name="weights: experts' padding",
