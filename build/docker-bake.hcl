@@ -16,13 +16,13 @@ group "default" {
 }
 
 target "image" {
-  name       = target
-  matrix     = { target = ["cpu", "cuda", "ci", "verify"] }
+  name       = tgt
+  matrix     = { tgt = ["cpu", "cuda", "ci", "verify"] }
   context    = "."
   dockerfile = "Containerfile"
-  target     = target
+  target     = tgt
   platforms  = ["linux/amd64"]
-  tags       = ["decideploy:${target}"]
+  tags       = ["decideploy:${tgt}"]
   args = {
     FLAVOUR           = FLAVOUR
     CPU_BASE          = CPU_BASE

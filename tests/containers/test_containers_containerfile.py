@@ -50,7 +50,7 @@ def test_nothing_that_one_builder_lacks_is_used(text: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_is_a_stage_and_is_baked(target: str) -> None:
     assert f" AS {target}\n" in CONTAINERFILE
-    matrix = re.search(r"matrix += \{ target = (\[.*\]) \}", BAKE)
+    matrix = re.search(r"matrix += \{ tgt = (\[.*\]) \}", BAKE)
     assert matrix is not None
     assert target in json.loads(matrix[1])
 

@@ -1,0 +1,23 @@
+"""A base image of this machine's Debian mirror, and what is built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from container_tools import Containers, missing
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = "localhost/decideploy-base:bookworm"
+
+
+@pytest.fixture(scope="session")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+    """Tools over a storage that holds the base."""
+    if reason := missing():
+        pytest.fail(reason)
+    containers = Containers(folder=tmp_path_factory.mktemp("containers"))
+    containers.run(ROOT / "scripts" / "local_base", BASE)
+    yield containers
+    containers.remove()
