@@ -66,6 +66,12 @@ from decideploy.artifacts.verification import rule_codes
 
 BF16_NAN = 0x7FC0
 
+
+def exchange_labels(document: dict[str, dict[str, dict[str, int]]]) -> None:
+    vocabulary = document["model"]["vocab"]
+    vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
+
+
 BF16_FAULTS: list[tuple[str, str, Edit]] = [
     ("file-missing", "generation", remove("generation_config.json")),
     ("file-missing", "tokenizer", remove("tokenizer.json")),
@@ -182,7 +188,7 @@ BF16_FAULTS: list[tuple[str, str, Edit]] = [
     ("judge-config-disagrees", "ids", swap_verbalizers("judge_config.json")),
     ("architecture", "causal", set_key(CONFIG, "architectures", ["Gemma4ForCausalLM"])),
     ("tokenizer-vocabulary", "large", set_key("tokenizer.json", "model.vocab.extra", 262_144)),
-    ("head-verbalizer", "renamed", set_key("tokenizer.json", "model.vocab.A", 7)),
+    ("head-verbalizer", "exchanged", edit_json("tokenizer.json", exchange_labels)),
     ("calibration", "zero", set_key("calibration.json", "per_kind.noul", 0)),
     ("calibration", "tiny", set_key("calibration.json", "per_kind.noul", 1e-320)),
     ("calibration", "huge", set_key("calibration.json", "per_kind.noul", 101)),
@@ -203,7 +209,7 @@ BF16_FAULTS: list[tuple[str, str, Edit]] = [
     ("index-malformed", "number", set_shard(3)),
     ("index-malformed", "empty", set_key(INDEX, "weight_map", {})),
     ("shard-unindexed", "old", add("model-00003-of-00003.safetensors", b"")),
-    ("tensor-duplicate", "norm", put(REST, "model.language_model.norm.weight", zeros(128))),
+    ("tensor-duplicate", "norm", put(REST, "model.language_model.norm.weight", bf16(np.ones(128)))),
     (
         "tensor-dtype",
         "vision",

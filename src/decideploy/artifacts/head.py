@@ -213,14 +213,17 @@ def _lm_head_pair(files: ModelFiles) -> tuple[NDArray[np.float32], NDArray[np.fl
         raise UnavailableError("lm_head")
     if pair["A"].shape != (rank, shape.hidden_size) or pair["B"].shape != (shape.vocab_size, rank):
         raise UnavailableError("lm_head")
-    lora_a, lora_b = _read_pair(pair["A"], pair["B"])
+    lora_a, lora_b = _read_pair(files, pair["A"], pair["B"])
     if not (np.isfinite(lora_a).all() and np.isfinite(lora_b).all()):
         raise UnavailableError("lm_head")
     return lora_a, lora_b
 
 
+# Keyed by the view of the files, too: the same path may hold other bytes at the next verification.
 @lru_cache(maxsize=1)
-def _read_pair(lora_a: TensorInfo, lora_b: TensorInfo) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _read_pair(
+    _files: ModelFiles, lora_a: TensorInfo, lora_b: TensorInfo
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return read_float32(lora_a), read_float32(lora_b)
 
 
