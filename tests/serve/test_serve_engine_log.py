@@ -94,6 +94,21 @@ def test_progress_bar_is_shown_as_it_ended(tmp_path: Path) -> None:
     assert read(tmp_path, "load 1%\rload 50%\rload 100%\nINFO end\n").tail() == ("load 100%", "INFO end")
 
 
+def test_a_start_tells_its_figures(tmp_path: Path) -> None:
+    told = read(
+        tmp_path,
+        "(Worker pid=7) INFO 11-30 18:00:00 [runner.py:5] Model loading took 19.94 GiB memory and "
+        "6.123456 seconds\n"
+        "INFO [gpu_worker.py:825] CUDA graph pool memory: 0.5 GiB (actual), 0.48 GiB (estimated)\n"
+        "INFO [core.py:362] init engine (profile, create kv cache, warmup model) took 85.20 s "
+        "(compilation: 43.10 s)\n",
+    ).facts
+    gib = 1024**3
+    assert told.weights_bytes == round(19.94 * gib)
+    assert told.graph_bytes == gib // 2
+    assert told.init_s == 85.2
+
+
 def test_hostile_facts_are_not_read(tmp_path: Path) -> None:
     log = read(
         tmp_path,

@@ -19,14 +19,17 @@ import decideploy.artifacts
 import decideploy.build
 from decideploy.errors import ConfigError, EngineError, IntegrityError, ProbeError
 from decideploy.gateway import ServerSettings, read_settings
+from decideploy.gateway.start import read_start
 from decideploy.hardware import card_report
 from decideploy.plan import Workload
+from decideploy.plan import plan as make_plan
+from decideploy.plan.starts import read_records
 from decideploy.serve import SelfTestError, ServeOptions, serve, stages, state_folder
 from decideploy.serve.launch import EngineProcess
 from decideploy.serve.stages import example_command, usable_hardware
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plan"))
-from plan_facts import facts_small
+from plan_facts import facts_26b, facts_small, gpu_report
 
 SERVER = Path(__file__).with_name("fake_server.py")
 
@@ -131,6 +134,26 @@ def test_an_open_server_is_warned_about(ground: Any, port: int, tmp_path: Path, 
 def test_a_server_that_could_not_test_itself_is_told() -> None:
     with pytest.raises(EngineError, match="the engine has died"):
         stages.read_proof({"phase": "failed", "reasons": ["the engine has died"], "selftest": None}, "u")
+
+
+def test_another_kernel_than_planned_is_told_and_ends_a_strict_start(
+    ground: Any, port: int, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, planned = stages.reconcile, make_plan(facts_26b(), gpu_report(80 * 1024**3))
+    monkeypatch.setattr(
+        stages, "reconcile", lambda _, observed: real(planned, replace(observed, moe_backend="MARLIN"))
+    )
+    result = serve(options(port, tmp_path, check=True), console)
+    assert result.reconciliation is not None
+    assert result.reconciliation.kernel_differs
+    assert "planned the HUMMING expert kernel, the engine took MARLIN" in console.export_text()
+    (record,) = read_records(tmp_path / "starts")
+    assert record == read_start(tmp_path / "run" / f"start-{port}.json")
+    assert (record.kernel_differs, record.observed_kernel) == (True, "MARLIN")
+    with pytest.raises(EngineError, match="took MARLIN") as caught:
+        serve(options(port, tmp_path, check=True, strict_kernel=True), console)
+    assert "--strict-kernel" in caught.value.next_step
+    assert is_free(port)
 
 
 def test_failed_selftest_stops_the_engine(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
