@@ -27,3 +27,9 @@ def demo_model_nvfp4(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo-nvfp4") / "model"
     write_demo_model(folder, nvfp4=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """DECIDEPLOY_HOME of the engines, with vLLM's caches: a start without them imports vLLM once more."""
+    return tmp_path_factory.mktemp("engine-home")

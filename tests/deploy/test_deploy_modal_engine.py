@@ -12,7 +12,8 @@ import psutil
 import pytest
 from control_plane import control_plane
 from modal_checkout import REVISION, make_checkout
-from modal_container import Container, free_port, mark_verified, relocate, running
+from modal_container import Container, mark_verified, relocate, running
+from waiting import PATIENCE_S, alive, free_port, until
 
 from decideploy.decide import DecideResponse, ask
 
@@ -22,34 +23,39 @@ CLIENTS = 24
 
 
 def decision(url: str, number: int) -> DecideResponse:
-    return ask(url, kind="noul", question="Was the box whole?", state=f"Box {number} was torn. " * 40)
+    return ask(url, kind="noul", question="Was the box whole?", state=f"Box {number} was torn. " * 120)
 
 
 def in_flight(url: str) -> float:
-    text = httpx.get(f"{url}/metrics", trust_env=False).text
+    text = httpx.get(f"{url}/metrics", timeout=PATIENCE_S, trust_env=False).text
     return float(re.search(r"^decideploy_inflight (\S+)$", text, re.MULTILINE)[1])
 
 
-def test_decisions_in_flight_are_answered_after_sigterm(demo_model: Path, tmp_path: Path) -> None:
+def test_decisions_in_flight_are_answered_after_sigterm(
+    demo_model: Path, engine_home: Path, tmp_path: Path
+) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     volume, home, port = tmp_path / "weights", tmp_path / "home", free_port()
     relocate(checkout, port=port, volume=volume, home=home)
     mark_verified(volume, model="autotrust/GEV-26B-Decide-NVFP4", revision=REVISION)
+    (engine_home / "vllm").mkdir(exist_ok=True)
+    home.mkdir()
+    (home / "vllm").symlink_to(engine_home / "vllm")
     shutil.copytree(demo_model, volume / "hub" / "snapshot", dirs_exist_ok=True)
     with control_plane() as plane, ThreadPoolExecutor(CLIENTS) as pool:
         result = checkout.deploy(plane)
         assert result.returncode == 0, result.stdout + result.stderr
         container = Container(checkout=checkout, plane=plane, port=port, volume=volume, home=home)
         with running(container, "none"):
-            container.until(lambda: "ready after" in container.output() or container.ended(), 400)
+            container.until(lambda: "ready after" in container.output() or container.ended(), 600)
             assert sum(decision(container.url, 0).probabilities) == pytest.approx(1)
             family = psutil.Process(container.process.pid).children(recursive=True)
             flying = [pool.submit(decision, container.url, number) for number in range(CLIENTS)]
             container.until(lambda: in_flight(container.url) > 0)
             container.terminate()
-            assert not all(future.done() for future in flying)
-            ended = [future.exception(120) for future in flying]
-            assert container.wait(120) == 0
+            assert not all(future.done() for future in flying), "they ended before the signal: ask more"
+            ended = [future.exception() for future in flying]
+            assert container.wait() == 0
     assert ended == [None] * CLIENTS
-    assert not [process for process in family if process.is_running()]
+    until(lambda: not [process for process in family if alive(process.pid)])
     assert plane.sent("TaskResult") == []

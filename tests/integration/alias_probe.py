@@ -114,7 +114,7 @@ def main() -> None:
         if options.graft:
             graft_activation(options.graft)
         result = observe(options.register_alias)
-    print(json.dumps(result))
+    print("\n" + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from probes import free_port
+from waiting import PATIENCE_S, free_port
 
 from decideploy.build import apply_to_tree, read_series
 from decideploy.pins import cache_folder, data_root, fetch, load_recipe
@@ -30,11 +30,11 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(demo_model: Path, engine_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     state = tmp_path_factory.mktemp("state")
     command = [shutil.which("decideploy", path=str(Path(sys.executable).parent)), "serve", str(demo_model)]
     command += ["--port", str(free_port()), "--json"]
-    environment = os.environ | {"DECIDEPLOY_HOME": str(state)}
+    environment = os.environ | {"DECIDEPLOY_HOME": str(engine_home)}
     with (
         open(state / "stages.txt", "w+") as stages,
         subprocess.Popen(
@@ -46,7 +46,7 @@ def server(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         started = json.loads(line)
         yield Server(url=started["base_url"], model=demo_model, started=started)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0, (state / "stages.txt").read_text()
+        assert process.wait(PATIENCE_S) == 0, (state / "stages.txt").read_text()
 
 
 @pytest.fixture(scope="session")

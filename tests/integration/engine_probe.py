@@ -78,7 +78,7 @@ def main() -> None:
         result = observe(options)
     except Exception as error:  # the error is the result
         result = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(result), flush=True)
+    print("\n" + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

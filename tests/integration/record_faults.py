@@ -60,7 +60,7 @@ def observe(model, allowed):
     arguments += ["--allow", *map(str, allowed), "--target-modules", *ATTENTION_AND_HEAD]
     begun = time.monotonic()
     try:
-        answer, _ = run_probe("engine_probe.py", *arguments)
+        answer, _ = run_probe("engine_probe", *arguments)
     except AssertionError as crash:
         answer = {"error": "process died: " + str(crash).strip().splitlines()[-1]}
     return answer, time.monotonic() - begun

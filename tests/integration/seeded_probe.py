@@ -35,7 +35,7 @@ def main() -> None:
         result = {"written": [write(llm), write(llm)]}
     except Exception as error:  # the error is the result
         result = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(result), flush=True)
+    print("\n" + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ import httpx
 import numpy as np
 import pytest
 from image_cases import IMAGE_ID, OPTIONS, PICTURES, STATES, encoded, names, token_ids
+from probes import cache_of
 from vllm_fakes import FakeClient, lora, output
+from waiting import PATIENCE_S
 
 from decideploy.artifacts import verify
 from decideploy.decide import DecisionHead, Prompt, PromptEncoder, RequestError, read_out
@@ -62,7 +64,9 @@ def prompts(model: Path) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def observed(model: Path, head: DecisionHead, prompts, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def observed(
+    model: Path, head: DecisionHead, prompts, engine_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict:
     folder = tmp_path_factory.mktemp("pictures")
     for name, picture in PICTURES.items():
         picture.save(folder / f"{name}.png")
@@ -76,6 +80,7 @@ def observed(model: Path, head: DecisionHead, prompts, tmp_path_factory: pytest.
     command += ["--target-modules", *targets, "--cases", folder / "cases.json"]
     command += ["--allow", *map(str, allowed_token_ids(head, "choice", len(OPTIONS)))]
     quiet = {
+        "VLLM_CACHE_ROOT": str(cache_of(None, engine_home)),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -274,7 +279,7 @@ async def fetch(served: Path, trusted: Path, heads: list[bytes]) -> EncodedImage
         fetcher = ImageFetcher(
             ["images.example.com"],
             max_bytes=10**6,
-            timeout_s=5,
+            timeout_s=PATIENCE_S,
             resolve=resolve,
             transport=lambda: OtherPort(transport(), port),
         )

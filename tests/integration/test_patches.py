@@ -1,12 +1,16 @@
-"""Each patch is needed, and does what it says: the real vLLM without it and with it."""
+"""Each patch is needed, and does what it says: the real vLLM without it and with it.
 
+The tests of one vLLM stand together: they are forks of one process, which imports it once.
+"""
+
+import functools
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 from decisions import bare_prompt, random_decisions
-from probes import ATTENTION_AND_HEAD, read_with, run_probe
+from probes import ATTENTION_AND_HEAD, Probes, read_with
 
 from decideploy.build import apply_to_tree, read_series
 from decideploy.decide import PromptEncoder
@@ -46,9 +50,20 @@ def prompts(demo_model):
     return [encoder.encode(bare_prompt(decision)) for decision in random_decisions(PROMPTS, seed=4)]
 
 
-@pytest.fixture(scope="session")
-def patched_read(demo_model, prompts):
-    return read_with(demo_model, prompts=prompts)
+@pytest.fixture(scope="module")
+def probes(engine_home, tmp_path_factory):
+    with Probes(tmp_path_factory.mktemp("probes"), engine_home) as probes:
+        yield probes
+
+
+@pytest.fixture(scope="module")
+def read(demo_model, probes):
+    return functools.partial(read_with, demo_model, run=probes.run)
+
+
+@pytest.fixture(scope="module")
+def patched_read(read, prompts):
+    return read(prompts=prompts)
 
 
 def test_patched_engine_reads_every_slot(patched_read):
@@ -58,41 +73,41 @@ def test_patched_engine_reads_every_slot(patched_read):
     assert found["adapted"] != found["base"]
 
 
-def test_lm_head_lora_needs_the_vocabulary_limit_raised(demo_model, without):
-    found, log = read_with(demo_model, vllm=without("0001"))
+def test_lm_head_lora_needs_the_vocabulary_limit_raised(read, without):
+    found, log = read(vllm=without("0001"))
     assert "When using LoRA, vocab size must be <= 258048" in found["error"], log[-4000:]
 
 
-def test_lm_head_adapter_needs_embedding_modules(demo_model, without):
+def test_lm_head_adapter_needs_embedding_modules(read, without):
     backbone = [name for name in ATTENTION_AND_HEAD if name != "lm_head"]
-    found, log = read_with(demo_model, vllm=without("0001"), target_modules=backbone)
+    found, log = read(vllm=without("0001"), target_modules=backbone)
     assert "expected target modules in" in found["error"], log[-4000:]
     assert "lm_head" in found["error"].partition("but received")[2]
 
 
-def test_alias_registered_twice_loses_its_weights_without_0002(without):
-    found, _ = run_probe("alias_probe.py", "--register-alias", vllm=without("0002"))
+def test_alias_registered_twice_loses_its_weights_without_0002(probes, without):
+    found, _ = probes.run("alias_probe", "--register-alias", vllm=without("0002"))
     assert found["same_module"]
     assert not found["applied"]
 
 
-def test_alias_registered_twice_keeps_its_weights_with_0002():
-    found, _ = run_probe("alias_probe.py", "--register-alias")
+def test_alias_registered_twice_keeps_its_weights_with_0002(probes):
+    found, _ = probes.run("alias_probe", "--register-alias")
     assert found["same_module"]
     assert len(found["names"]) == 2
     assert found["applied"]
 
 
-def test_release_with_the_alias_bug_silently_drops_the_adapter(aliasing_release):
-    found, _ = run_probe("alias_probe.py", vllm=aliasing_release)
+def test_release_with_the_alias_bug_silently_drops_the_adapter(probes, aliasing_release):
+    found, _ = probes.run("alias_probe", vllm=aliasing_release)
     assert found == {"names": BOTH_NAMES, "same_module": True, "applied": False}
 
 
-def test_release_with_the_alias_bug_is_mended_by_0002(aliasing_release):
+def test_release_with_the_alias_bug_is_mended_by_0002(probes, aliasing_release):
     import vllm
 
     patched = Path(vllm.__file__).parent / "lora" / "model_manager.py"
-    found, _ = run_probe("alias_probe.py", "--graft", str(patched), vllm=aliasing_release)
+    found, _ = probes.run("alias_probe", "--graft", str(patched), vllm=aliasing_release)
     assert found == {"names": BOTH_NAMES, "same_module": True, "applied": True}
 
 
@@ -102,14 +117,14 @@ def test_moe_kernel_is_free_when_experts_are_not_targeted(patched_read):
     assert "MoE LoRA backend" not in log
 
 
-def test_moe_kernel_is_restricted_without_0003(demo_model, without):
-    found, log = read_with(demo_model, vllm=without("0003"))
+def test_moe_kernel_is_restricted_without_0003(read, without):
+    found, log = read(vllm=without("0003"))
     assert "Using TRITON Unquantized MoE LoRA backend" in log
     assert "error" in found  # there is no Triton on a CPU
 
 
-def test_moe_kernel_is_restricted_when_experts_are_targeted(demo_model):
-    _, log = read_with(demo_model, target_modules=[*ATTENTION_AND_HEAD, "experts"])
+def test_moe_kernel_is_restricted_when_experts_are_targeted(read):
+    _, log = read(target_modules=[*ATTENTION_AND_HEAD, "experts"])
     assert "Using TRITON Unquantized MoE LoRA backend" in log
 
 
@@ -133,9 +148,9 @@ def test_expert_targeting_rule(targets, layer, expected):
     assert _lora_targets_experts(None, layer) is False
 
 
-@pytest.fixture(scope="session")
-def base_alone(demo_model, prompts):
-    found, _ = read_with(demo_model, "--stock-base", prompts=prompts)
+@pytest.fixture(scope="module")
+def base_alone(read, prompts):
+    found, _ = read("--stock-base", prompts=prompts)
     return found["base"]
 
 
@@ -144,8 +159,8 @@ def largest_difference(some, others):
     return max(abs(one[slot] - other[slot]) for one, other in pairs for slot in one)
 
 
-def test_adapter_leaks_into_the_base_model_without_0004(demo_model, without, base_alone, prompts, figure):
-    found, log = read_with(demo_model, vllm=without("0004"), prompts=prompts)
+def test_adapter_leaks_into_the_base_model_without_0004(read, without, base_alone, prompts, figure):
+    found, log = read(vllm=without("0004"), prompts=prompts)
     assert "error" not in found, log[-4000:]
     leak = largest_difference(found["base"], base_alone)
     figure(f"base model beside an active adapter, without patch 0004: off by up to {leak:.2f} nats")
@@ -163,13 +178,13 @@ def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone, fig
     assert found["base"] == base_alone
 
 
-def test_a_seed_and_a_long_prompt_end_the_engine_without_0005(demo_model, without):
-    found, log = run_probe("seeded_probe.py", str(demo_model), vllm=without("0005"))
+def test_a_seed_and_a_long_prompt_end_the_engine_without_0005(probes, demo_model, without):
+    found, log = probes.run("seeded_probe", str(demo_model), vllm=without("0005"))
     assert "CPU Generator does not use offset" in found.get("error", "") + log
 
 
-def test_a_seed_gives_the_same_tokens_however_the_prompt_is_read(demo_model):
-    found, log = run_probe("seeded_probe.py", str(demo_model))
+def test_a_seed_gives_the_same_tokens_however_the_prompt_is_read(probes, demo_model):
+    found, log = probes.run("seeded_probe", str(demo_model))
     assert "error" not in found, log[-4000:]
     first, second = found["written"]
     assert first == second

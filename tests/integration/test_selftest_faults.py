@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from probes import free_port
+from probes import cache_of
+from waiting import PATIENCE_S, free_port
 
 from decideploy.artifacts import verify
 from decideploy.artifacts.digest import model_digest
@@ -81,11 +82,11 @@ def models(demo_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plan(models, tmp_path_factory):
+def plan(models, engine_home):
     """What ``serve`` would launch for the whole model: its argv and environment."""
     done = subprocess.run(
         [sys.executable, "-m", "decideploy", "serve", str(models["whole"]), "--dry-run", "--json"],
-        env=os.environ | {"DECIDEPLOY_HOME": str(tmp_path_factory.mktemp("home"))},
+        env=os.environ | {"DECIDEPLOY_HOME": str(engine_home)},
         capture_output=True,
         text=True,
         check=True,
@@ -109,10 +110,11 @@ def running(plan, log, *, vllm=None):
     port = free_port()
     path = os.pathsep.join(filter(None, [str(vllm) if vllm else "", *python_path()]))
     command = [sys.executable, str(HERE / "faulty_server.py"), *arguments(plan, port)]
+    cache = cache_of(vllm, Path(plan["env"]["VLLM_CACHE_ROOT"]).parent)
     with open(log, "wb") as out:
         process = subprocess.Popen(
             command,
-            env=os.environ | plan["env"] | {"PYTHONPATH": path},
+            env=os.environ | plan["env"] | {"PYTHONPATH": path, "VLLM_CACHE_ROOT": str(cache)},
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -169,7 +171,7 @@ def examined(url, golden):
 
 
 def broken(faulty, golden, name):
-    reply = httpx.post(f"{faulty}/fault/{name}", timeout=60)
+    reply = httpx.post(f"{faulty}/fault/{name}", timeout=PATIENCE_S)
     assert reply.status_code == 200, reply.text
     return examined(faulty, golden)
 
@@ -245,7 +247,7 @@ def test_upstream_wheel_never_answers(plan, upstream, tmp_path):
     facts = EngineLog(tmp_path / "followed.log")
     with open(log, "rb") as lines:
         facts.follow(lines)
-        facts.wait(30)
+        facts.wait(PATIENCE_S)
     assert "lacks the lm_head LoRA patch" in facts.cause, log.read_text()[-4000:]
 
 
@@ -267,7 +269,7 @@ def test_golden_decisions_of_the_whole_model_are_not_of_a_broken_one(models, gol
     assert len(set(digests.values())) == len(models)
 
 
-def test_serve_refuses_readiness(models, golden, tmp_path):
+def test_serve_refuses_readiness(models, golden, engine_home, tmp_path):
     """Without ``verify``, K=V copies are missed by everything but the recorded decisions."""
     model = models["no-value-copies"]
     # The reference reads adapter/ and not what was made of it, so only the digest changes.
@@ -277,7 +279,7 @@ def test_serve_refuses_readiness(models, golden, tmp_path):
     command += ["--port", str(free_port()), "--golden", str(tmp_path / "moved.json")]
     done = subprocess.run(
         command,
-        env=os.environ | {"DECIDEPLOY_HOME": str(tmp_path)},
+        env=os.environ | {"DECIDEPLOY_HOME": str(engine_home)},
         capture_output=True,
         text=True,
         check=False,
