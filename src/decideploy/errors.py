@@ -1,6 +1,7 @@
 """Every error that decideploy raises on purpose.
 
     Error(1)                  base; ``diagnostics()`` lists what, where and the next step
+    ├── SeveralErrors         some of those below, found together, with the number of the first
     ├── ConfigError(2)        an option, setting or input file is wrong
     ├── IntegrityError(3)     bytes are not what a lock names
     ├── PatchError(4)         the patch series is malformed or does not apply exactly
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Error(Exception):
     ``what`` names the fault, ``where`` the file, key or command at fault, ``next_step`` the remedy.
     """
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
     def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
         super().__init__(what)
@@ -58,6 +58,28 @@ class Error(Exception):
 
     def __str__(self) -> str:
         return "\n".join(str(diagnostic) for diagnostic in self.diagnostics())
+
+
+class SeveralErrors(Error):  # noqa: N818
+    """Errors that were found together; the exit status is the first one's."""
+
+    def __init__(self, errors: Sequence[Error]) -> None:
+        first = errors[0]
+        super().__init__(first.what, where=first.where, next_step=first.next_step)
+        self.errors = tuple(errors)
+        self.exit_code = first.exit_code
+
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """Those of every error."""
+        return tuple(diagnostic for error in self.errors for diagnostic in error.diagnostics())
+
+
+def raise_together(errors: Sequence[Error]) -> None:
+    """Raise what was found: one error as it is, several as one, nothing when there is none."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise SeveralErrors(errors)
 
 
 class ConfigError(Error):

@@ -45,7 +45,8 @@ from decideploy.plan.reconcile import KERNEL_DIFFERS
 from decideploy.serve.engine_log import unwritable
 from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.http_client import Client
-from decideploy.serve.launch import EngineProcess, check_port, check_port_number
+from decideploy.serve.launch import EngineProcess, check_port, check_port_number, reachable_host
+from decideploy.serve.notify import ServiceManager, Watch, works
 from decideploy.serve.questions import one_of_each_kind
 from decideploy.serve.selftest import Check, SelfTestReport, print_selftest
 from decideploy.serve.supervise import supervise
@@ -140,13 +141,24 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
     launch = _plan(facts, _probe(build, console), options, state_dir, console)
     if options.dry_run:
         return _finish_dry_run(launch, options, console)
-    with _stop_on_sigterm(), _settings(options, golden, state_dir) as settings:
+    manager = ServiceManager()
+    watch = Watch(manager, functools.partial(works, f"http://{reachable_host(options.host)}:{options.port}"))
+    with (
+        _stop_on_sigterm(manager),
+        _settings(options, golden, state_dir) as settings,
+        watch.running(),
+    ):
         engines = functools.partial(_engine, launch, options, state_dir, settings)
 
         record = functools.partial(_record, state_dir=state_dir, start_record=settings.start_record)
 
         def bring_up(engine: EngineProcess) -> ServeResult:
-            return _bring_up(engine, launch, options, record, console)
+            with watch.starting():
+                return _bring_up(engine, launch, options, record, console)
+
+        def announce(result: ServeResult) -> None:
+            _announce(result, keys, options, console)
+            manager.ready(f"ready at {result.base_url}")
 
         if options.check:
             with engines() as engine:
@@ -154,7 +166,7 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
         result = supervise(
             engines,
             bring_up,
-            lambda result: _announce(result, keys, options, console),
+            announce,
             options,
             console,
         )
@@ -507,13 +519,14 @@ def example_command(base_url: str, *, with_key: bool = False) -> str:
 
 
 @contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
-    """SIGTERM stops as Ctrl-C does, so that every stage leaves through the same door."""
+def _stop_on_sigterm(manager: ServiceManager) -> Iterator[None]:
+    """SIGTERM stops as Ctrl-C does, so that every stage leaves through the same door; ``manager`` is told."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        manager.stopping()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
