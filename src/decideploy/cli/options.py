@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from decideploy.cli.values import image_count, positive, prompt_lengths, seconds, share, size
+from decideploy.cli.values import count, image_count, port, positive, prompt_lengths, seconds, share, size
 from decideploy.hardware.kernels import backends
 
 
@@ -82,6 +82,68 @@ def _engine_group(sub: argparse.ArgumentParser) -> None:
     group.add_argument("--draft-model", type=Path, metavar="DIR", help="draft for System 2, a folder")
     group.add_argument(
         "--calibrate", action="store_true", help="plan with what earlier starts on this card measured"
+    )
+
+
+def serve_options(sub: argparse.ArgumentParser) -> None:
+    """What ``serve`` does, and what is installed to run it."""
+    model_options(sub, optional=True)
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    sub.add_argument("--port", type=port, default=8000, help="port to listen on (default: 8000)")
+    workload_options(sub)
+    sub.add_argument(
+        "--strict-kernel",
+        action="store_true",
+        help="end the start when the engine takes another expert kernel than the planned one",
+    )
+    sub.add_argument(
+        "--golden",
+        type=Path,
+        metavar="FILE",
+        help="recorded decisions that the server must repeat (default: MODEL/golden.json, if there)",
+    )
+    sub.add_argument(
+        "--startup-timeout",
+        type=float,
+        default=1200,
+        metavar="S",
+        help="seconds until the engine must answer",
+    )
+    _operation_group(sub)
+
+
+def _operation_group(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("operation", "see docs/operate.md; DECIDEPLOY_API_KEYS gives keys as well")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="one API key a line")
+    group.add_argument(
+        "--max-concurrency", type=positive, metavar="N", help="most requests at once (default: 256)"
+    )
+    group.add_argument(
+        "--max-queue", type=count, metavar="N", help="most that wait; more are answered 429 (default: 256)"
+    )
+    group.add_argument(
+        "--request-timeout", type=seconds, metavar="S", help="most seconds of a request (default: 300)"
+    )
+    group.add_argument(
+        "--max-body-bytes", type=positive, metavar="N", help="largest body of a request (default: 33554432)"
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=count,
+        metavar="S",
+        help="seconds that requests in flight may take after SIGTERM (default: 30)",
+    )
+    group.add_argument(
+        "--access-log", type=Path, metavar="FILE", help="where to log requests (default: standard error)"
+    )
+    group.add_argument(
+        "--restart",
+        choices=["never", "on-failure"],
+        default="never",
+        help="whether an engine that dies is started again (default: never)",
+    )
+    group.add_argument(
+        "--max-restarts", type=count, default=3, metavar="N", help="how often in a row (default: 3)"
     )
 
 

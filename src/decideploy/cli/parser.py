@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from decideploy import __version__
-from decideploy.cli import asking, files, server, supply
+from decideploy.cli import asking, files, machine, server, supply
 from decideploy.cli.output import Command
 
 SUMMARY = "One verb for each stage, and the same value as a table or as JSON."
@@ -23,6 +23,6 @@ def make_parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", action="store_true", help="print a JSON document instead of a table")
         return sub
 
-    for module in (supply, files, server, asking):
+    for module in (supply, files, server, machine, asking):
         module.add_verbs(verb)
     return parser

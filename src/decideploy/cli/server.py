@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from decideploy.cli.options import model_options, workload_options
+from decideploy.cli.options import model_options, serve_options, workload_options
 from decideploy.cli.output import AddVerb, print_json
-from decideploy.cli.values import count, port, positive, seconds
+from decideploy.cli.values import port
 from decideploy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,70 +40,13 @@ def add_verbs(verb: AddVerb) -> None:
     workload_options(sub)
 
     sub = verb("serve", _serve, "Verify, plan, launch, self-test and serve; no MODEL serves the demo model")
-    model_options(sub, optional=True)
-    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    sub.add_argument("--port", type=port, default=8000, help="port to listen on (default: 8000)")
-    workload_options(sub)
-    sub.add_argument(
-        "--strict-kernel",
-        action="store_true",
-        help="end the start when the engine takes another expert kernel than the planned one",
-    )
+    serve_options(sub)
     sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
-    sub.add_argument(
-        "--golden",
-        type=Path,
-        metavar="FILE",
-        help="recorded decisions that the server must repeat (default: MODEL/golden.json, if there)",
-    )
-    sub.add_argument(
-        "--startup-timeout",
-        type=float,
-        default=1200,
-        metavar="S",
-        help="seconds until the engine must answer",
-    )
-    _operation_options(sub)
 
     sub = verb("doctor", _doctor, "List everything that would stop serve, with remedies")
     sub.add_argument(
         "--port", type=port, default=8000, help="port that serve would listen on (default: 8000)"
-    )
-
-
-def _operation_options(sub: argparse.ArgumentParser) -> None:
-    group = sub.add_argument_group("operation", "see docs/operate.md; DECIDEPLOY_API_KEYS gives keys as well")
-    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="one API key a line")
-    group.add_argument(
-        "--max-concurrency", type=positive, metavar="N", help="most requests at once (default: 256)"
-    )
-    group.add_argument(
-        "--max-queue", type=count, metavar="N", help="most that wait; more are answered 429 (default: 256)"
-    )
-    group.add_argument(
-        "--request-timeout", type=seconds, metavar="S", help="most seconds of a request (default: 300)"
-    )
-    group.add_argument(
-        "--max-body-bytes", type=positive, metavar="N", help="largest body of a request (default: 33554432)"
-    )
-    group.add_argument(
-        "--drain-timeout",
-        type=count,
-        metavar="S",
-        help="seconds that requests in flight may take after SIGTERM (default: 30)",
-    )
-    group.add_argument(
-        "--access-log", type=Path, metavar="FILE", help="where to log requests (default: standard error)"
-    )
-    group.add_argument(
-        "--restart",
-        choices=["never", "on-failure"],
-        default="never",
-        help="whether an engine that dies is started again (default: never)",
-    )
-    group.add_argument(
-        "--max-restarts", type=count, default=3, metavar="N", help="how often in a row (default: 3)"
     )
 
 

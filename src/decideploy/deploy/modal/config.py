@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from decideploy.deploy.modal.offers import offers
+from decideploy.deploy.stopping import serve_stop_s, stop_timeout_s
 from decideploy.errors import ConfigError
 from decideploy.plan.workload import Workload
 
@@ -21,10 +22,9 @@ CONFIG_FILE: Final = Path("deploy") / "modal.toml"
 DRAIN_S: Final = Workload().shutdown_timeout_s
 """Seconds that requests in flight may take after SIGTERM: what ``decideploy serve`` gives them."""
 
-SERVE_STOP_S: Final = DRAIN_S + 30
-"""Seconds that ``decideploy serve`` may take to stop: its drain, then the end of the engine's processes."""
+SERVE_STOP_S: Final = serve_stop_s(DRAIN_S)
+"""Seconds that ``decideploy serve`` may take to stop."""
 
-_GRACE_MARGIN_S: Final = 10
 _STARTUP_MARGIN_S: Final = 60
 _GIB: Final = 1024**3
 
@@ -95,7 +95,7 @@ def _faults(config: ModalConfig) -> Iterator[str]:
         yield f"min_containers {config.min_containers} is above max_containers {config.max_containers}"
     if config.target_concurrency > config.max_concurrency:
         yield f"target_concurrency {config.target_concurrency} is above max_concurrency, so 429 comes first"
-    least = SERVE_STOP_S + _GRACE_MARGIN_S
+    least = stop_timeout_s(DRAIN_S)
     if config.exit_grace_period_s < least:
         yield (
             f"exit_grace_period_s {config.exit_grace_period_s} would cut the drain short: "
