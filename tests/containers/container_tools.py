@@ -81,5 +81,7 @@ class Containers:
         return self.attempt(*podman, f"localhost/{tag}", *command)
 
     def remove(self) -> None:
-        self.run("podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs", "rmi", "--all", "--force")
+        # The storage mounts its folder over itself and leaves that to the end of the machine.
+        if (self.folder / "graph" / "overlay").is_mount():
+            self.run("umount", "--recursive", self.folder / "graph" / "overlay")
         shutil.rmtree(self.folder)
