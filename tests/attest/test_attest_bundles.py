@@ -13,6 +13,9 @@ from decideploy.attest import attest, verify_build
 from decideploy.bundle import BundleResult
 from decideploy.errors import IntegrityError
 
+# They run pip, hatchling and the installer.
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:

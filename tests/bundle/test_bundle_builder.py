@@ -20,6 +20,9 @@ from decideploy.bundle.manifest import read_manifest
 from decideploy.errors import ConfigError
 from decideploy.pins.lock import file_sha256
 
+# They run pip, hatchling and the installer.
+pytestmark = pytest.mark.integration
+
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}

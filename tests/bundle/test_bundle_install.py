@@ -10,6 +10,9 @@ import pytest
 
 from decideploy.bundle.manifest import read_manifest
 
+# They run pip, hatchling and the installer.
+pytestmark = pytest.mark.integration
+
 
 def install(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHON": sys.executable, **variables}
