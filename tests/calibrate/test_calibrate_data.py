@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from decideploy.calibrate import DataError, read_dataset
+from decideploy.errors import ConfigError
 
 NOUL = {"kind": "noul", "state": "s", "question": "q"}
 CHOICE = {"kind": "choice", "state": "s", "question": "q", "options": ["a", "b", "3"]}
@@ -53,12 +54,17 @@ def test_what_no_temperature_fits_is_left_out_with_its_reason(tmp_path: Path) ->
 def test_every_wrong_line_is_told(tmp_path: Path) -> None:
     lines = ["{", NOUL, {**NOUL, "label": 2}, {**CHOICE, "label": "c"}, {**NOUL, "label": 1.0}]
     lines += [{**NOUL, "label": 1, "kind": "x"}, {**NOUL, "label": -1}]
+    lines += [
+        json.dumps({**NOUL, "label": 1})[:-1] + more for more in (', "label": 0}', ', "threshold": NaN}')
+    ]
     with pytest.raises(DataError) as caught:
         read_dataset(written(tmp_path, *lines))
     told = [fault.where.rsplit(": ", 1)[1] for fault in caught.value.diagnostics()]
-    assert told == [f"line {number}" for number in range(1, 8)]
+    assert told == [f"line {number}" for number in range(1, 10)]
     assert 'no "label"' in caught.value.faults[1].what
     assert "'c' is neither" in caught.value.faults[3].what
+    assert "the key 'label' twice" in caught.value.faults[7].what
+    assert "NaN is not" in caught.value.faults[8].what
 
 
 def test_the_faults_of_a_wrong_file_stay_readable(tmp_path: Path) -> None:
@@ -71,3 +77,11 @@ def test_the_faults_of_a_wrong_file_stay_readable(tmp_path: Path) -> None:
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no labelled decision"):
         read_dataset(written(tmp_path, ""))
+
+
+def test_data_that_is_not_utf8_is_told_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b"\n\xff\n")
+    with pytest.raises(ConfigError, match="not UTF-8 text") as caught:
+        read_dataset(path)
+    assert caught.value.where == f"{path}: line 2"

@@ -23,6 +23,12 @@ def answer(_path: str, body: Any) -> tuple[int, Any]:
     return 200, decision_document(["false", "true"], [0.25, 0.75], prompt_tokens=int(body["state"]))
 
 
+def piped(text: str | bytes) -> io.TextIOWrapper:
+    """A standard input as it is where the locale is C or POSIX."""
+    content = text.encode() if isinstance(text, str) else text
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="surrogateescape")
+
+
 def test_given_fields_fill_what_a_line_leaves_out() -> None:
     lines = read_lines(['{"state": "s"}', "", '{"state": "t", "question": "other"}'], GIVEN)
     assert [line.number for line in lines] == [1, 3]
@@ -36,6 +42,10 @@ def test_given_fields_fill_what_a_line_leaves_out() -> None:
         ("[1]", "not a JSON object"),
         ('{"state": 1}', "state"),
         ("[" * 100_000, "not JSON"),
+        ('{"state": "s", "state": "t"}', "the key 'state' twice"),
+        ('{"state": {"a": 1, "a": 2}}', "the key 'a' twice"),
+        ('{"state": "s", "threshold": NaN}', "not JSON: NaN"),
+        ('{"state": {"a": -Infinity}}', "not JSON: -Infinity"),
     ],
 )
 def test_a_wrong_line_keeps_its_fault(line: str, words: str) -> None:
@@ -89,7 +99,7 @@ def test_a_batch_from_standard_input_to_standard_output(
 ) -> None:
     # U+2028 ends a line for str.splitlines, not for JSON.
     line = json.dumps({**GIVEN, "state": "7", "question": "a\u2028b"}, ensure_ascii=False)
-    monkeypatch.setattr("sys.stdin", io.StringIO(line + "\r\n" + line.replace("7", "broken") + "\n"))
+    monkeypatch.setattr("sys.stdin", piped(line + "\r\n" + line.replace("7", "broken") + "\n"))
     with wire_server(answer) as server:
         assert main(["decide", "--url", server.url, "--batch", "-"]) == 8
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
@@ -119,3 +129,23 @@ def test_an_interrupt_keeps_what_was_answered() -> None:
         run_batch("http://server", lines, results, concurrency=2, transport=httpx.MockTransport(respond))
     assert [json.loads(line)["line"] for line in out.getvalue().splitlines()] == [2, 3]
     assert not failures
+
+
+NOT_UTF8 = b'{"state": "1"}\n{"state": "\xff"}\n'
+
+
+@pytest.mark.parametrize("name", ["-", "in.jsonl"])
+def test_a_batch_that_is_not_utf8_is_told_by_its_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_bytes(NOT_UTF8)
+    monkeypatch.setattr("sys.stdin", piped(NOT_UTF8))
+    with wire_server(answer) as server:
+        arguments = ["--url", server.url, "--kind", "noul", "--question", "q", "--out", "out.jsonl"]
+        assert main(["decide", *arguments, "--batch", name]) == 2
+    assert not server.seen
+    assert not (tmp_path / "out.jsonl").exists()
+    told = capsys.readouterr().err
+    assert "not UTF-8 text" in told
+    assert f"{'standard input' if name == '-' else name}: line 2" in told

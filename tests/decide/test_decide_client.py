@@ -108,14 +108,14 @@ def test_ask_sends_a_right_one() -> None:
 def test_state_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s.txt").write_text("{1}", encoding="utf-8")
     (tmp_path / "s.json").write_text('{"a": 1}', encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO("from stdin"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"from stdin")))
     assert read_state("plain") == "plain"
     assert read_state("-") == "from stdin"
     assert read_state(f"@{tmp_path}/s.txt") == "{1}"
     assert read_state(f"@{tmp_path}/s.json") == {"a": 1}
 
 
-@pytest.mark.parametrize("content", [None, b"\xff", b"{"])
+@pytest.mark.parametrize("content", [None, b"\xff", b"{", b'{"a": 1, "a": 2}', b'{"a": NaN}'])
 def test_an_unreadable_state_file_is_told(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "s.json"
     if content is not None:
@@ -256,12 +256,12 @@ def test_the_key_comes_from_a_file_before_the_environment(
     assert read_api_key(tmp_path / "key") == "of-file"
 
 
-@pytest.mark.parametrize("content", ["", "\n", "two\nlines", "schlüssel"])
-def test_a_file_that_holds_no_key_is_told(tmp_path: Path, content: str) -> None:
-    (tmp_path / "key").write_text(content, encoding="utf-8")
+@pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines", "schlüssel".encode(), b"schl\xfcssel"])
+def test_a_file_that_holds_no_key_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
     with pytest.raises(ConfigError, match="one line of printable ASCII") as caught:
         read_api_key(tmp_path / "key")
-    assert "schlüssel" not in str(caught.value)
+    assert "ssel" not in str(caught.value)
 
 
 def test_images_follow_the_state(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def spoil(path: str, value: Any) -> dict[str, Any]:
         (spoil("slots/ranges/choice", [8, 23]), "slots.ranges.choice"),
         (spoil("slots/ranges/noul", KeyError), "slots.ranges.noul"),
         ("{", ""),
+        (json.dumps(head_document())[:-1] + ', "softcap": 1, "softcap": 1}', ""),
+        (json.dumps({**head_document(), "softcap": float("nan")}), ""),
         ("[]", ""),
     ],
 )

@@ -12,6 +12,7 @@ from decideploy.decide.batch import json_object
 from decideploy.decide.schema import DecideRequest, parse_request
 from decideploy.decide.slots import MAX_READ_OPTIONS
 from decideploy.errors import ConfigError, Diagnostic
+from decideploy.texts import decoded
 
 LABEL: Final = "label"
 MAX_TOLD_FAULTS: Final = 20
@@ -59,10 +60,13 @@ class Dataset:
 
 
 def read_dataset(path: Path) -> Dataset:
-    """The labelled decisions in ``path``; DataError names every line at fault, OSError an unreadable file."""
+    """The labelled decisions in ``path``.
+
+    DataError names every line at fault, ConfigError the first that is not UTF-8; OSError as for any file.
+    """
     content = path.read_bytes()
     entries, faults = [], []
-    for number, line in enumerate(content.decode("utf-8").split("\n"), start=1):
+    for number, line in enumerate(decoded(content, str(path)).split("\n"), start=1):
         if not line.strip():
             continue
         try:

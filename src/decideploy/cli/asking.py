@@ -13,8 +13,9 @@ from rich.console import Console
 
 from decideploy.cli.options import concurrency_option, server_options
 from decideploy.cli.output import AddVerb, print_json
-from decideploy.cli.values import folds, json_object, kind, positive, seconds, several
+from decideploy.cli.values import folds, json_object, kind, positive, seconds, several, utf8
 from decideploy.errors import ConfigError, Error
+from decideploy.texts import read_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -35,12 +36,12 @@ def add_verbs(verb: AddVerb) -> None:
 def _decide_options(sub: argparse.ArgumentParser) -> None:
     server_options(sub)
     sub.add_argument("--kind", choices=["noul", "score", "choice"], help="kind of question")
-    sub.add_argument("--question", help="the question")
-    sub.add_argument("--state", help="what the question is about: text, @file or - (stdin)")
+    sub.add_argument("--question", type=utf8, help="the question")
+    sub.add_argument("--state", type=utf8, help="what the question is about: text, @file or - (stdin)")
+    sub.add_argument("--options", type=several(utf8), help="the options of a choice, separated by commas")
     sub.add_argument(
-        "--options", type=lambda text: text.split(","), help="the options of a choice, separated by commas"
+        "--option", type=utf8, action="append", metavar="TEXT", help="one option; can be given repeatedly"
     )
-    sub.add_argument("--option", action="append", metavar="TEXT", help="one option; can be given repeatedly")
     sub.add_argument(
         "--image",
         action="append",
@@ -141,9 +142,8 @@ def _decide_batch(options: argparse.Namespace, console: Console) -> int:
 
 def _jsonl(name: str) -> list[str]:
     """The lines of the file ``name``, or of standard input when it is ``-``."""
-    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     # Not splitlines(): that ends a line at characters that JSON allows inside a string.
-    return text.split("\n")
+    return read_text(name).split("\n")
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any
+
+from decideploy.texts import parse_json
 
 
 def positive(text: str) -> int:
@@ -94,10 +95,17 @@ def image_count(text: str) -> int:
     return 0 if text == "0" else positive(text)
 
 
+def utf8(text: str) -> str:
+    """An argument as it is; what is not UTF-8 in it came as surrogates."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise argparse.ArgumentTypeError("not UTF-8 text")
+    return text
+
+
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object."""
     try:
-        document = json.loads(text)
+        document = parse_json(utf8(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
     if not isinstance(document, dict):

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from decideploy.decide.client import PATIENT, Outcome, Patience, ask_all
 from decideploy.decide.schema import DecideRequest, DecideResponse, parse_request
 from decideploy.errors import ConfigError, EngineError
+from decideploy.texts import parse_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +42,8 @@ def read_line(line: str, given: Mapping[str, object]) -> DecideRequest | ConfigE
 def json_object(line: str) -> dict[str, Any]:
     """``line`` as a JSON object; ConfigError when it is none."""
     try:
-        document = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(line)
+    except ValueError as error:
         raise ConfigError(f"the line is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ConfigError("the line is not a JSON object")

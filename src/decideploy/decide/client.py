@@ -8,7 +8,6 @@ import json
 import mimetypes
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from decideploy.decide.schema import (
     parse_request,
 )
 from decideploy.errors import ConfigError, EngineError
+from decideploy.texts import parse_json, read_text
 
 if TYPE_CHECKING:
     import httpx
@@ -245,7 +245,8 @@ def read_api_key(file: Path | None = None) -> str | None:
     ConfigError when ``file`` does not hold one line of printable ASCII.
     """
     source = str(file) if file is not None else API_KEY_VARIABLE
-    text = file.read_text(encoding="utf-8") if file is not None else os.environ.get(API_KEY_VARIABLE, "")
+    # What is no ASCII is replaced, so that no error about the bytes shows them.
+    text = file.read_text("ascii", "replace") if file is not None else os.environ.get(API_KEY_VARIABLE, "")
     key = text.strip()
     if file is None and not key:
         return None
@@ -327,13 +328,13 @@ def read_state(argument: str) -> State:
     A file whose name ends in ``.json`` is sent as JSON, every other as text.
     """
     if argument == "-":
-        return sys.stdin.read()
+        return read_text(argument)
     if not argument.startswith("@"):
         return argument
     path = Path(argument[1:])
     try:
-        text = path.read_text(encoding="utf-8")
-        state: State = json.loads(text) if path.suffix == ".json" else text
+        text = read_text(path)
+        state: State = parse_json(text) if path.suffix == ".json" else text
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the state cannot be read: {error}", where=str(path), next_step="name a readable UTF-8 file"

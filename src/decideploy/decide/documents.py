@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from decideploy.errors import Diagnostic, VerificationError
+from decideploy.texts import parse_json
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -39,18 +41,27 @@ def parse_document(content: bytes, path: Path, model: type[Document]) -> Documen
     """``content`` of the file ``path`` as ``model``; errors as in :func:`read_document`."""
     try:
         # The JSON mode of pydantic: strict types, yet lists may fill tuples.
-        return model.model_validate_json(content)
+        document = model.model_validate_json(content)
+        # Pydantic tells every fault by its key, but takes a key twice and NaN where it looks at no value.
+        parse_json(content)
     except ValidationError as error:
-        faults = tuple(
-            Diagnostic(
-                code="file-malformed",
-                what=f"{path.name}: {fault_message(fault['msg'])}",
-                where=f"{path}: {key_path(fault['loc'])}".removesuffix(": "),
-                next_step=NEXT_STEP,
-            )
+        faults = [
+            _fault(path, fault_message(fault["msg"]), key_path(fault["loc"]))
             for fault in error.errors(include_url=False, include_context=False)
-        )
-        raise VerificationError(f"{path.name} is malformed", issues=faults, where=str(path)) from error
+        ]
+        raise _malformed(path, faults) from error
+    except ValueError as error:
+        raise _malformed(path, [_fault(path, f"not JSON: {error}")]) from error
+    return document
+
+
+def _fault(path: Path, what: str, key: str = "") -> Diagnostic:
+    where = f"{path}: {key}" if key else str(path)
+    return Diagnostic(code="file-malformed", what=f"{path.name}: {what}", where=where, next_step=NEXT_STEP)
+
+
+def _malformed(path: Path, faults: Sequence[Diagnostic]) -> VerificationError:
+    return VerificationError(f"{path.name} is malformed", issues=tuple(faults), where=str(path))
 
 
 def key_path(location: tuple[str | int, ...]) -> str:

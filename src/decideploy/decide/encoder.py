@@ -18,6 +18,7 @@ from decideploy.decide.documents import read_bytes
 from decideploy.decide.head import DecisionHead
 from decideploy.decide.slots import SLOT_LABELS
 from decideploy.errors import Diagnostic, VerificationError
+from decideploy.texts import parse_json
 
 TOKENIZER: Final = "tokenizer.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
@@ -234,7 +235,7 @@ def _bos_id(
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(read_bytes(path))
+        document = parse_json(read_bytes(path))
     except ValueError as error:
         raise _malformed(path, f"is not JSON: {error}") from error
     if not isinstance(document, dict):

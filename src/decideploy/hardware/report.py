@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from decideploy.errors import ConfigError, Diagnostic
+from decideploy.texts import parse_json
 
 SCHEMA_VERSION = 2
 GIB = 1024**3
@@ -182,8 +183,8 @@ def _contradictions(report: HardwareReport) -> Iterator[tuple[str, str]]:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read hardware report: {error}",
             where=str(path),
