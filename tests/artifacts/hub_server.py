@@ -12,6 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
+import huggingface_hub.constants
+import huggingface_hub.hf_api
+import pytest
+
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 REPO = "owner/name"
 
@@ -130,3 +134,13 @@ def serving(model: Path, *, ranges: bool = True) -> Iterator[HubServer]:
         yield server
         server.shutdown()
         thread.join()
+
+
+def point_at(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub's client ask ``server``."""
+    for module in (huggingface_hub.constants, huggingface_hub.hf_api):
+        for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE"):
+            if hasattr(module, name):
+                template = "/{repo_id}/resolve/{revision}/{filename}" if name != "ENDPOINT" else ""
+                monkeypatch.setattr(module, name, server.url + template)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)

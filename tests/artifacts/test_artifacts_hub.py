@@ -7,7 +7,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import huggingface_hub.hf_api
 import pytest
-from hub_server import REPO, REVISION, HubServer, serving
+from hub_server import REPO, REVISION, HubServer, point_at, serving
 from model_edits import Edit, drop, linked_copy, replace_bytes, set_key, set_value
 
 from decideploy import cli
@@ -28,15 +28,6 @@ def hub(demo_model_nvfp4: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with serving(linked_copy(demo_model_nvfp4, tmp_path / "hub")) as server:
         point_at(server, monkeypatch)
         yield server
-
-
-def point_at(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (huggingface_hub.constants, huggingface_hub.hf_api):
-        for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE"):
-            if hasattr(module, name):
-                template = "/{repo_id}/resolve/{revision}/{filename}" if name != "ENDPOINT" else ""
-                monkeypatch.setattr(module, name, server.url + template)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
 
 
 def model() -> HubModel:

@@ -5,13 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from rich.console import Console
 from waiting import free_port
 
 import decideploy.build
 from decideploy.errors import Diagnostic, IntegrityError
-from decideploy.hardware import HardwareReport, card_report
+from decideploy.hardware import HardwareReport, Holder, Reading, card_report
 from decideploy.plan import Correction, StartRecord, append_record, starts_folder
 from decideploy.serve import DoctorReport, doctor, print_doctor
 
@@ -45,7 +46,7 @@ def test_every_fault_is_reported_and_the_first_gives_the_code(
         other.bind(("127.0.0.1", 0))
         other.listen()
         report = examine(tmp_path, "shm-small", port=other.getsockname()[1])
-    assert [check.exit_code for check in report.checks] == [3, 6, 2, 0, 0, 0]
+    assert [check.exit_code for check in report.checks] == [3, 6, 0, 2, 0, 0, 0]
     assert report.exit_code == 3
     console = Console(width=200)
     with console.capture() as capture:
@@ -58,7 +59,8 @@ def test_unwritable_state_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     state = tmp_path / "file" / "state"
     report = doctor(port=free_port(), state_dir=state, probe_hardware=lambda: card_report("h100"))
-    assert report.checks[4].exit_code == 2
+    (check,) = [check for check in report.checks if check.exit_code]
+    assert (check.name, check.exit_code) == ("state folder", 2)
 
 
 def test_port_that_does_not_exist_is_told(tmp_path: Path) -> None:
@@ -103,3 +105,43 @@ def test_a_start_with_another_kernel_is_a_warning(tmp_path: Path) -> None:
         starts_folder(tmp_path),
     )
     assert examine(tmp_path).checks[-1].diagnostics == ()
+
+
+@pytest.mark.parametrize(
+    ("title", "parent", "status"),
+    [("VLLM::EngineCore", 1, 6), ("VLLM::EngineCore", 700, 0), ("python", 1, 0)],
+)
+def test_an_engine_whose_server_died_is_told(
+    title: str, parent: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = SimpleNamespace(ppid=lambda: parent, cmdline=lambda: [title])
+    monkeypatch.setattr(psutil, "Process", lambda _pid: process)
+    card = card_report("h100")
+    held = replace(card.gpus[0], holders=Reading(value=(Holder(pid=4711),), source="NVML"))
+    hardware = replace(card, gpus=(held,))
+    report = doctor(port=free_port(), state_dir=tmp_path, probe_hardware=lambda: hardware)
+    (check,) = [check for check in report.checks if check.name == "GPU holders"]
+    assert check.exit_code == status
+    assert ("kill 4711" in str(check.diagnostics)) is (status == 6)
+
+
+@pytest.mark.parametrize(("limit_bytes", "status"), [(1 << 20, 7), (1 << 36, 0)])
+def test_a_cgroup_limit_below_the_plan_is_told(
+    limit_bytes: int, status: int, tmp_path: Path, demo_model: Path
+) -> None:
+    card = card_report("h100")
+    known = {"ram_total_bytes": 1 << 36, "ram_available_bytes": 1 << 36, "cgroup_limit_bytes": limit_bytes}
+    readings = {name: Reading(value=value, source="test") for name, value in known.items()}
+    hardware = replace(card, gpus=(), host=replace(card.host, **readings))
+    report = doctor(
+        model=str(demo_model), port=free_port(), state_dir=tmp_path, probe_hardware=lambda: hardware
+    )
+    found = {check.name: check.exit_code for check in report.checks}
+    assert (found["model"], found["plan"]) == (0, status)
+
+
+def test_a_model_that_is_nowhere_is_told(tmp_path: Path) -> None:
+    report = doctor(
+        model="no-model", port=free_port(), state_dir=tmp_path, probe_hardware=lambda: card_report("h100")
+    )
+    assert [check.name for check in report.checks if check.exit_code] == ["model"]

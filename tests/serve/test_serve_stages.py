@@ -17,7 +17,7 @@ from waiting import PATIENCE_S, free_port, is_free
 
 import decideploy.artifacts
 import decideploy.build
-from decideploy.errors import ConfigError, EngineError, IntegrityError, ProbeError
+from decideploy.errors import ConfigError, EngineError, IntegrityError, ProbeError, SeveralErrors
 from decideploy.gateway import ServerSettings, read_settings
 from decideploy.gateway.start import read_start
 from decideploy.hardware import card_report
@@ -61,6 +61,7 @@ def ground(monkeypatch: pytest.MonkeyPatch, port: int) -> Any:
     monkeypatch.setattr(
         decideploy.artifacts, "resolve_model", lambda model, revision: Path(model), raising=False
     )
+    monkeypatch.setattr(decideploy.artifacts, "check_access", lambda model, revision: str(model))
     monkeypatch.setattr(decideploy.artifacts, "verify", lambda model, adapter: verification, raising=False)
     monkeypatch.setattr(stages, "plan", plan)
     return told
@@ -261,3 +262,18 @@ def test_state_folder_order(tmp_path: Path) -> None:
     del environ["DECIDEPLOY_HOME"]
     assert state_folder(None, environ) == Path("/xdg/decideploy")
     assert state_folder(None, {"HOME": "/home/u"}) == Path("/home/u/.cache/decideploy")
+
+
+def test_every_cheap_fault_is_told_before_a_model_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = ServeOptions(
+        model="no-model",
+        port=0,
+        state_dir=tmp_path / "file" / "state",
+        settings=ServerSettings(api_key_file=tmp_path / "no-keys"),
+    )
+    with pytest.raises(SeveralErrors) as caught:
+        serve(options, Console(quiet=True))
+    told = " ".join(map(str, caught.value.diagnostics()))
+    assert caught.value.exit_code == 2
+    assert all(part in told for part in ("port 0", "no-keys", "state folder", "no-model"))

@@ -1,5 +1,6 @@
 """The model's files: verification, facts, and the adapter that the engine can load."""
 
+from decideploy.artifacts.access import check_access
 from decideploy.artifacts.convert import ConvertResult, convert_adapter
 from decideploy.artifacts.facts import AdapterFacts, ModelFacts
 from decideploy.artifacts.hub import HubModel, lock_hub, split_hub_id, verify_hub
@@ -28,6 +29,7 @@ __all__ = [
     "Manifest",
     "ModelFacts",
     "Verification",
+    "check_access",
     "convert_adapter",
     "github_annotations",
     "lock_folder",

@@ -64,7 +64,7 @@ class HubModel:
         """Every file of the commit; ConfigError when the hub does not answer or names a path outside."""
         from huggingface_hub import HfApi  # noqa: PLC0415
 
-        with _hub_errors(self.repo, self.revision):
+        with hub_errors(self.repo, self.revision):
             info = HfApi().model_info(
                 self.repo, revision=self.revision, files_metadata=True, timeout=_timeout_s()
             )
@@ -92,7 +92,7 @@ class HubModel:
         url = hf_hub_url(self.repo, name, revision=self.revision)
         headers = build_hf_headers() | {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
         with (
-            _hub_errors(self.repo, self.revision),
+            hub_errors(self.repo, self.revision),
             get_session().stream(
                 "GET", url, headers=headers, follow_redirects=True, timeout=_timeout_s()
             ) as response,
@@ -130,7 +130,7 @@ def _take(chunks: Iterator[bytes], count: int) -> bytes:
 
 
 @contextmanager
-def _hub_errors(repo: str, revision: str) -> Iterator[None]:
+def hub_errors(repo: str, revision: str) -> Iterator[None]:
     """Turn the client's errors into ConfigError with the remedy."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
     from huggingface_hub.utils._http import get_session  # noqa: PLC0415

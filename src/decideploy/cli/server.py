@@ -45,6 +45,8 @@ def add_verbs(verb: AddVerb) -> None:
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
 
     sub = verb("doctor", _doctor, "List everything that would stop serve, with remedies")
+    sub.add_argument("model", nargs="?", metavar="MODEL", help="also whether it can be had and fits")
+    sub.add_argument("--revision", help="the commit of a hub id, 40 hexadecimal digits")
     sub.add_argument(
         "--port", type=port, default=8000, help="port that serve would listen on (default: 8000)"
     )
@@ -186,7 +188,7 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
 def _doctor(options: argparse.Namespace, console: Console) -> int:
     from decideploy.serve import doctor, print_doctor
 
-    report = doctor(port=options.port)
+    report = doctor(model=options.model, revision=options.revision, port=options.port)
     if options.json:
         print_json(report.to_dict())
     else:

@@ -7,16 +7,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from decideploy.errors import ConfigError, Diagnostic, Error, ProbeError
 from decideploy.hardware import HardwareReport, probe
-from decideploy.hardware.probe import is_writable
 from decideploy.serve.launch import check_port
+from decideploy.serve.preflight import check_state_folder
 
 SCHEMA_VERSION = 1
+
+# What vLLM calls its processes below the server.
+_ENGINE_TITLE = "VLLM::"
 
 # True of healthy hosts too: no GPU means the CPU build, held memory is counted by the plan.
 _NOTES = frozenset({"gpu-unprobed", "gpu-no-driver", "gpu-memory-held", "gpu-power-capped", "files-few"})
@@ -50,22 +54,77 @@ class DoctorReport:
 
 def doctor(
     *,
+    model: str | None = None,
+    revision: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     state_dir: Path | None = None,
     probe_hardware: Callable[[], HardwareReport] = probe,
 ) -> DoctorReport:
-    """Check build, hardware, port, keys and folders; never raises for a fault that it can report."""
+    """Check build, hardware, port, keys and folders; never raises for a fault that it can report.
+
+    With ``model``, a folder or a hub id at ``revision``, also whether it can be had and fits.
+    """
+    from decideploy.serve.stages import state_folder  # noqa: PLC0415
+
+    hardware = probe_hardware()
     return DoctorReport(
         checks=(
             _guarded("build", _build),
-            _hardware(probe_hardware()),
+            _hardware(hardware),
+            _guarded("GPU holders", lambda: _holders(hardware)),
             _guarded("port", lambda: _port(host, port)),
             _guarded("API keys", _api_keys),
-            _guarded("state folder", lambda: _state_folder(state_dir)),
+            _guarded("state folder", lambda: check_state_folder(state_folder(state_dir))),
+            *_model_checks(model, revision, hardware),
             _last_starts(state_dir),
         )
     )
+
+
+def _model_checks(
+    model: str | None, revision: str | None, hardware: HardwareReport
+) -> tuple[DoctorCheck, ...]:
+    from decideploy.artifacts import check_access  # noqa: PLC0415
+
+    if model is None:
+        return ()
+    access = _guarded("model", lambda: check_access(model, revision=revision))
+    if not Path(model).expanduser().is_dir():
+        return (access,)
+    return access, _guarded("plan", lambda: _plan(Path(model).expanduser(), hardware))
+
+
+def _plan(model: Path, hardware: HardwareReport) -> str:
+    """Whether the model fits what the machine, and the cgroup around it, has free."""
+    from decideploy.artifacts import verify  # noqa: PLC0415
+    from decideploy.plan import plan  # noqa: PLC0415
+
+    verification = verify(model)
+    verification.raise_for_issues()
+    launch = plan(verification.known_facts(), hardware)
+    return f"{launch.memory.used_bytes / 1024**3:.2f} GiB and the KV cache fit on {launch.device}"
+
+
+def _holders(report: HardwareReport) -> str:
+    """That no engine whose server has died still holds a GPU."""
+    held = {holder.pid for gpu in report.visible_gpus for holder in gpu.holders.value or ()}
+    if stale := sorted(filter(_is_orphaned_engine, held)):
+        raise ProbeError(
+            f"engines without a server hold GPU memory: process {', '.join(map(str, stale))}",
+            where="NVML, /proc",
+            next_step=f"end them: kill {' '.join(map(str, stale))}",
+        )
+    return f"{len(held)} processes, none of them left over" if held else "none"
+
+
+def _is_orphaned_engine(pid: int) -> bool:
+    """The engine's own processes are named so, and never children of init while their server lives."""
+    try:
+        process = psutil.Process(pid)
+        return process.ppid() <= 1 and "".join(process.cmdline()[:1]).startswith(_ENGINE_TITLE)
+    except psutil.Error:
+        return False
 
 
 def _guarded(name: str, check: Callable[[], str]) -> DoctorCheck:
@@ -105,19 +164,6 @@ def _api_keys() -> str:
 
     keys = read_keys(None)
     return f"{len(keys)} in {KEYS_VARIABLE}" if keys else "none: whoever reaches the server may ask"
-
-
-def _state_folder(state_dir: Path | None) -> str:
-    from decideploy.serve.stages import state_folder  # noqa: PLC0415
-
-    folder = state_folder(state_dir)
-    if not is_writable(folder):
-        raise ConfigError(
-            "the state folder cannot be written",
-            where=str(folder),
-            next_step="set DECIDEPLOY_HOME to a writable folder",
-        )
-    return f"{folder} is writable"
 
 
 def _last_starts(state_dir: Path | None) -> DoctorCheck:

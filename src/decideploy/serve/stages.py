@@ -21,7 +21,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from decideploy.decide import DecideRequest, DecideResponse, print_decision
-from decideploy.errors import ConfigError, EngineError, Error, ProbeError
+from decideploy.errors import ConfigError, EngineError, Error, ProbeError, raise_together
 from decideploy.gateway import SETTINGS_VARIABLE, ServerSettings
 from decideploy.gateway.keys import read_keys
 from decideploy.hardware import HardwareReport, probe
@@ -47,6 +47,7 @@ from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.http_client import Client
 from decideploy.serve.launch import EngineProcess, check_port, check_port_number, reachable_host
 from decideploy.serve.notify import ServiceManager, Watch, works
+from decideploy.serve.preflight import check_state_folder, collected
 from decideploy.serve.questions import one_of_each_kind
 from decideploy.serve.selftest import Check, SelfTestReport, print_selftest
 from decideploy.serve.supervise import supervise
@@ -131,9 +132,8 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
     With ``dry_run`` returns after the plan, with ``check`` after one decision of each kind.
     """
     console = _stage_console(options, console)
-    _check_port(options)
-    keys = _check_keys(options, console)
     state_dir = state_folder(options.state_dir)
+    keys = _preflight(options, state_dir, console)
     build = _check_build(options, console)
     model = _model_folder(options, state_dir, console)
     facts = _verify(model, options, console)
@@ -216,6 +216,25 @@ def _stage_console(options: ServeOptions, console: Console | None) -> Console:
 def _report(console: Console, stage: str, text: str, *, style: str = "green") -> None:
     console.print(f"[{style}]{stage:<10}[/]", end="")
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _preflight(options: ServeOptions, state_dir: Path, console: Console) -> tuple[str, ...]:
+    """The API keys, once all that is cheap to find out is found to be well; else every fault at once."""
+    from decideploy.artifacts import check_access  # noqa: PLC0415
+
+    faults: list[Error] = []
+    keys: tuple[str, ...] = ()
+    with collected(faults):
+        _check_port(options)
+    with collected(faults):
+        keys = _check_keys(options, console)
+    with collected(faults):
+        check_state_folder(state_dir)
+    with collected(faults):
+        if options.model is not None:
+            check_access(options.model, revision=options.revision)
+    raise_together(faults)
+    return keys
 
 
 def _check_port(options: ServeOptions) -> None:
