@@ -20,7 +20,7 @@ TOOLS = {
 # Without systemd, and where limits cannot be raised.
 NESTED = (
     *("--network", "host", "--ulimit", "nofile=1024:4096", "--ulimit", "nproc=4096:4096"),
-    *("--read-only", "--read-only-tmpfs=false", "--rm"),
+    *("--read-only", "--read-only-tmpfs=false", "--shm-size", "1g", "--rm"),
 )
 
 
