@@ -149,3 +149,35 @@ def test_a_batch_that_is_not_utf8_is_told_by_its_line(
     told = capsys.readouterr().err
     assert "not UTF-8 text" in told
     assert f"{'standard input' if name == '-' else name}: line 2" in told
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_batch_without_a_request_is_a_fault(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_text(text)
+    out = tmp_path / "out.jsonl"
+    assert main(["decide", "--batch", f"{tmp_path}/in.jsonl", "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert "holds no request" in told
+    assert f"where: {tmp_path}/in.jsonl" in told
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["decide", "--out", "x.json"], "--out has no effect without --batch"),
+        (["decide", "--concurrency", "8"], "--concurrency has no effect without --batch"),
+        (["decide", "--out", "x", "--concurrency", "2"], "--batch; --concurrency has no effect"),
+        (["decide", "--force"], "--force has no effect without --out"),
+        (["decide", "--batch", "absent", "--force"], "--force has no effect without --out"),
+        (["calibrate", "--data", "absent", "--force"], "--force has no effect without --out"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = ["--kind", "noul", "--question", "q", "--state", "s"] if arguments[0] == "decide" else []
+    assert main([*arguments, *question]) == 2
+    assert words in capsys.readouterr().err

@@ -17,12 +17,14 @@ from decideploy.decide.client import (
     Outcome,
     Patience,
     ask_all,
+    check_url,
     fetch_info,
     read_api_key,
     seconds_told,
     with_images,
 )
 from decideploy.errors import ConfigError, EngineError
+from decideploy.serve.http_client import Client
 
 REQUEST = parse_request(
     {"kind": "choice", "state": ["s", {"text": "t"}], "question": "q", "options": ["a", "b"]}
@@ -90,9 +92,51 @@ def test_failures_are_typed(
     assert getattr(caught.value, "status", None) == status
 
 
-def test_a_malformed_url_is_told() -> None:
-    with pytest.raises(EngineError, match="cannot be reached"):
-        post_decision("server:port", REQUEST)
+WRONG_URLS = [
+    "",
+    "notaurl",
+    "server:port",
+    "ftp://x",
+    "http://",
+    "http://:8000",
+    "http://h:99999",
+    "http://h:0",
+    "http://h:x",
+    "http://[::1",
+    "http://a b",
+    "http://h\n",
+    "http://h?q",
+    "http://h#f",
+]
+CREDENTIALS = ["http://u:secret@h", "http://secret@h:8000/v1", "u:secret@h"]
+
+
+@pytest.mark.parametrize("url", [*WRONG_URLS, *CREDENTIALS])
+def test_a_url_that_is_none_is_refused_before_anything_is_sent(url: str) -> None:
+    transport = httpx.MockTransport(lambda _request: pytest.fail("sent"))
+    with pytest.raises(ConfigError, match=r"the server's URL") as caught:
+        post_decision(url, REQUEST, transport=transport)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"the server's URL"):
+        Client(url)
+
+
+@pytest.mark.parametrize("verb", ["decide", "calibrate", "bench", "selftest"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://h:99999", *CREDENTIALS])
+def test_a_url_that_is_none_is_a_fault_of_the_option(
+    verb: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--url", url])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert "argument --url: the server's URL" in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize("url", ["http://[::1]:8000", "https://h/prefix/v1", "http://h:65535/"])
+def test_other_urls_are_taken(url: str) -> None:
+    check_url(url)
 
 
 def test_ask_refuses_a_wrong_request_before_it_is_sent() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
-from decideploy.cli.options import concurrency_option, server_options
+from decideploy.cli.options import CONCURRENCY, concurrency_option, server_options
 from decideploy.cli.output import AddVerb, print_json
 from decideploy.cli.values import folds, json_object, kind, positive, seconds, several, utf8
 from decideploy.errors import ConfigError, Error
@@ -65,9 +65,7 @@ def _decide_options(sub: argparse.ArgumentParser) -> None:
         metavar="FILE|-",
         help="JSONL, one request a line; the other options give the fields that a line leaves out",
     )
-    sub.add_argument(
-        "--out", type=Path, metavar="FILE", help="where the batch's results go (default: stdout)"
-    )
+    sub.add_argument("--out", type=Path, metavar="FILE", help="where a batch's results go (default: stdout)")
     sub.add_argument("--force", action="store_true", help="overwrite --out")
     concurrency_option(sub)
 
@@ -76,6 +74,7 @@ def _decide(options: argparse.Namespace, console: Console) -> int:
     from decideploy.decide import parse_request
     from decideploy.decide.client import post_decision, print_decision, read_api_key
 
+    _check_used(options)
     if options.batch is not None:
         return _decide_batch(options, console)
     missing = [f"--{name}" for name in ("kind", "question") if getattr(options, name) is None]
@@ -93,6 +92,23 @@ def _decide(options: argparse.Namespace, console: Console) -> int:
     else:
         print_decision(response, console)
     return 0
+
+
+def _check_used(options: argparse.Namespace) -> None:
+    """ConfigError for options that would do nothing, though whoever gave them expects something."""
+    idle = [
+        f"--{name} has no effect without --batch"
+        for name in ("out", "concurrency")
+        if getattr(options, name) is not None and options.batch is None
+    ]
+    if idle:
+        raise ConfigError("; ".join(idle), next_step="give --batch FILE, or leave it out")
+    _check_force(options)
+
+
+def _check_force(options: argparse.Namespace) -> None:
+    if options.force and options.out is None:
+        raise ConfigError("--force has no effect without --out", next_step="give --out FILE, or leave it out")
 
 
 def _decide_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -117,6 +133,12 @@ def _decide_batch(options: argparse.Namespace, console: Console) -> int:
     if options.batch == options.state == "-":
         raise ConfigError("--batch and --state cannot both be standard input")
     lines = read_lines(_jsonl(options.batch), _decide_fields(options))
+    if not lines:
+        raise ConfigError(
+            "the batch holds no request",
+            where="standard input" if options.batch == "-" else options.batch,
+            next_step="name a file with one request a line",
+        )
     stderr = Console(stderr=True, highlight=False)
     api_key = read_api_key(options.api_key_file)
 
@@ -130,7 +152,7 @@ def _decide_batch(options: argparse.Namespace, console: Console) -> int:
             options.url,
             lines,
             results,
-            concurrency=options.concurrency,
+            concurrency=options.concurrency or CONCURRENCY,
             timeout_s=options.timeout,
             api_key=api_key,
             advance=lambda: progress.advance(task),
@@ -202,6 +224,7 @@ def _calibrate(options: argparse.Namespace, console: Console) -> int:
     from decideploy.decide.client import read_api_key
     from decideploy.plotting import check_plotting
 
+    _check_force(options)
     # Before the server is asked thousands of questions.
     if options.out is not None:
         check_absent(options.out, force=options.force)
@@ -215,7 +238,7 @@ def _calibrate(options: argparse.Namespace, console: Console) -> int:
             folds=options.folds,
             min_examples=options.min_examples,
             seed=options.seed,
-            concurrency=options.concurrency,
+            concurrency=options.concurrency or CONCURRENCY,
             timeout_s=options.timeout,
             api_key=read_api_key(options.api_key_file),
             started=lambda total: progress.update(task, total=total),

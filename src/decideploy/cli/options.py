@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
-from decideploy.cli.values import count, image_count, port, positive, prompt_lengths, seconds, share, size
+from decideploy.cli.values import (
+    count,
+    image_count,
+    port,
+    positive,
+    prompt_lengths,
+    seconds,
+    server_url,
+    share,
+    size,
+)
 from decideploy.hardware.kernels import backends
+
+CONCURRENCY: Final = 8
 
 
 def model_options(sub: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -149,7 +162,9 @@ def _operation_group(sub: argparse.ArgumentParser) -> None:
 
 def url_option(sub: argparse.ArgumentParser) -> None:
     """Which server."""
-    sub.add_argument("--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
+    sub.add_argument(
+        "--url", type=server_url, default="http://127.0.0.1:8000", help="the server (default: %(default)s)"
+    )
 
 
 def server_options(sub: argparse.ArgumentParser) -> None:
@@ -169,5 +184,5 @@ def server_options(sub: argparse.ArgumentParser) -> None:
 def concurrency_option(sub: argparse.ArgumentParser) -> None:
     """How many questions at once."""
     sub.add_argument(
-        "--concurrency", type=positive, default=8, metavar="N", help="most questions at once (default: 8)"
+        "--concurrency", type=positive, metavar="N", help=f"most questions at once (default: {CONCURRENCY})"
     )

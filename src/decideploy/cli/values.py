@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from decideploy.errors import ConfigError
 from decideploy.texts import parse_json
 
 
@@ -50,6 +51,18 @@ def seconds(text: str) -> float:
     if not 0 < seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
+
+
+def server_url(text: str) -> str:
+    """The base URL of a server."""
+    # Imported late: most verbs ask no server.
+    from decideploy.decide.client import check_url
+
+    try:
+        check_url(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{error.what}: {error.next_step}") from error
+    return text
 
 
 def share(text: str) -> float:

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -73,8 +74,9 @@ def post_decision(
 ) -> DecideResponse:
     """The answer of the server at base URL ``url`` (with or without a final ``/v1``) to ``request``.
 
-    Raises ConfigError with the server's words when it refuses the request, EngineError when it does not
-    answer or is busy (503), not in ``timeout_s`` seconds (504), or with something else than a decision (502).
+    Raises ConfigError when ``url`` is none, and with the server's words when it refuses the request,
+    EngineError when it does not answer or is busy (503), not in ``timeout_s`` seconds (504), or with
+    something else than a decision (502).
     """
     # Imported late: the artifact checks import this package and need no network.
     import httpx  # noqa: PLC0415
@@ -225,8 +227,33 @@ def fetch_info(
 
 
 def endpoint_of(url: str, path: str) -> str:
-    """The address of ``path`` at the server whose base URL is ``url``."""
+    """The address of ``path`` at the server whose base URL is ``url``; errors as in :func:`check_url`."""
+    check_url(url)
     return url.rstrip("/").removesuffix("/v1") + path
+
+
+def check_url(url: str) -> None:
+    """Raise ConfigError, which never shows ``url``, unless it is ``http(s)://HOST[:PORT][/PATH]``."""
+    # A password in it would be printed with every error, and sent in the place of the key.
+    if "@" in url:
+        raise ConfigError(
+            "the server's URL holds credentials, which are not sent from there",
+            next_step=f"give http://HOST:PORT, and the key by {API_KEY_VARIABLE} or --api-key-file",
+        )
+    if not _is_address(url):
+        raise ConfigError(
+            "the server's URL is none of HTTP", next_step="give http://HOST:PORT or https://HOST[:PORT]"
+        )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    whole = url.isprintable() and " " not in url and not parts.query and not parts.fragment
+    return whole and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def headers(api_key: str | None) -> dict[str, str]:
