@@ -17,7 +17,8 @@ GIVEN = {"kind": "noul", "question": "q"}
 
 def answer(_path: str, body: Any) -> tuple[int, Any]:
     if body["state"] == "refused":
-        return 422, {"error": {"message": "state: no", "type": "invalid_request_error"}}
+        error = {"message": "state: no", "type": "invalid_request_error", "param": "state", "code": "bad"}
+        return 422, {"error": error}
     if body["state"] == "broken":
         return 500, {"error": {"message": "broken", "type": "server_error"}}
     return 200, decision_document(["false", "true"], [0.25, 0.75], prompt_tokens=int(body["state"]))
@@ -81,7 +82,14 @@ def test_a_batch_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[st
             5,
             None,
         ]
-        assert results[1]["error"]["message"] == "state: no"
+        assert results[1]["error"] == {
+            "status": 422,
+            "message": "state: no",
+            "type": "invalid_request_error",
+            "param": "state",
+            "code": "bad",
+        }
+        assert results[5]["error"]["type"] == "ConfigError"
         told = capsys.readouterr().err
         assert "line 2: state: no" in told
         assert "line 6: the line is not JSON" in told
@@ -104,7 +112,10 @@ def test_a_batch_from_standard_input_to_standard_output(
         assert main(["decide", "--url", server.url, "--batch", "-"]) == 8
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["probabilities"] == [0.25, 0.75]
-    assert second == {"line": 2, "error": {"message": "broken", "type": "EngineError"}}
+    assert second == {
+        "line": 2,
+        "error": {"status": 500, "message": "broken", "type": "server_error"},
+    }
 
 
 def test_an_interrupt_keeps_what_was_answered() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
-from decideploy.decide.client import PATIENT, Outcome, Patience, ask_all
+from decideploy.decide.client import PATIENT, Outcome, Patience, RefusedError, UnservedError, ask_all
 from decideploy.decide.schema import DecideRequest, DecideResponse, parse_request
 from decideploy.errors import ConfigError, EngineError
 from decideploy.texts import parse_json
@@ -50,6 +50,14 @@ def json_object(line: str) -> dict[str, Any]:
     return document
 
 
+def error_document(error: ConfigError | EngineError) -> dict[str, Any]:
+    """What the server said with its HTTP ``status``; of a fault on this side the message and its type."""
+    if isinstance(error, RefusedError | UnservedError):
+        said = asdict(error.answer)
+        return {name: value for name, value in said.items() if value is not None}
+    return {"message": error.what, "type": type(error).__name__}
+
+
 @dataclass(kw_only=True, slots=True)
 class Results:
     """Writes outcomes to ``out`` as JSONL in the order of the input, each as soon as that order allows.
@@ -83,7 +91,7 @@ class Results:
         if isinstance(outcome, DecideResponse):
             document = outcome.model_dump(mode="json", exclude_none=True)
         else:
-            document = {"error": {"message": outcome.what, "type": type(outcome).__name__}}
+            document = {"error": error_document(outcome)}
             self._failure(number, outcome)
         # Flushed, so that an interrupted batch keeps what was paid for.
         print(json.dumps({"line": number, **document}, ensure_ascii=False), file=self.out, flush=True)

@@ -28,6 +28,7 @@ from decideploy.decide.schema import (
     DecideRequest,
     DecideResponse,
     ErrorEnvelope,
+    ErrorType,
     InfoResponse,
     State,
     parse_request,
@@ -44,6 +45,36 @@ API_KEY_VARIABLE: Final = "DECIDEPLOY_API_KEY"
 BAR_WIDTH: Final = 32
 # What a server answers that is alive and has too much to do.
 BUSY: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorAnswer:
+    """A reply other than 200: its HTTP ``status``, and what the error in it says, as far as it is one."""
+
+    status: int
+    message: str
+    type: ErrorType | None = None
+    param: str | None = None
+    code: str | None = None
+
+
+class RefusedError(ConfigError):
+    """The server refused the request; ``answer`` is what it said."""
+
+    def __init__(self, what: str, *, answer: ErrorAnswer, where: str, next_step: str = "") -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.answer = answer
+
+
+class UnservedError(EngineError):
+    """The server answered without a decision, and not for the request's sake; ``answer`` is what it said."""
+
+    def __init__(
+        self, what: str, *, answer: ErrorAnswer, status: int, where: str, next_step: str = ""
+    ) -> None:
+        super().__init__(what, status=status, where=where, next_step=next_step)
+        self.answer = answer
+
 
 Outcome: TypeAlias = DecideResponse | ConfigError | EngineError
 
@@ -318,35 +349,40 @@ def read_reply(reply: httpx.Response, endpoint: str) -> DecideResponse:
         raise EngineError("the answer is not a decision", status=502, where=endpoint) from error
 
 
-def refusal(reply: httpx.Response, endpoint: str) -> ConfigError | EngineError:
+def refusal(reply: httpx.Response, endpoint: str) -> RefusedError | UnservedError:
     """The error that a reply other than 200 stands for."""
-    message = error_message(reply)
+    answer = error_answer(reply)
     where = f"{endpoint}: HTTP {reply.status_code}"
     if reply.status_code == HTTPStatus.NOT_FOUND:
-        return EngineError(
-            f"the server has no {endpoint[endpoint.index('/v1/') :]}: {message}",
+        return UnservedError(
+            f"the server has no {endpoint[endpoint.index('/v1/') :]}: {answer.message}",
+            answer=answer,
             status=502,
             where=endpoint,
             next_step="start it with `decideploy serve`, or with VLLM_PLUGINS=decideploy",
         )
     if reply.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return ConfigError(
-            message, where=where, next_step=f"set {API_KEY_VARIABLE}, or name the key's file: --api-key-file"
-        )
+        next_step = f"set {API_KEY_VARIABLE}, or name the key's file: --api-key-file"
+        return RefusedError(answer.message, answer=answer, where=where, next_step=next_step)
     if reply.status_code == HTTPStatus.TOO_MANY_REQUESTS:
-        return EngineError(message, where=where, next_step="ask fewer at a time, or later")
+        next_step = "ask fewer at a time, or later"
+        return UnservedError(answer.message, answer=answer, status=503, where=where, next_step=next_step)
     if reply.is_client_error:
-        return ConfigError(message, where=where)
+        return RefusedError(answer.message, answer=answer, where=where)
     status = reply.status_code if reply.status_code in (502, 503, 504) else 502
-    return EngineError(message, status=status, where=where)
+    return UnservedError(answer.message, answer=answer, status=status, where=where)
 
 
-def error_message(reply: httpx.Response) -> str:
-    """The message in the error envelope, or the first of the body when it is none."""
+def error_answer(reply: httpx.Response) -> ErrorAnswer:
+    """What the error envelope says, or the first of the body when it is none."""
     try:
-        return ErrorEnvelope.model_validate_json(reply.content).error.message
+        error = ErrorEnvelope.model_validate_json(reply.content).error
     except ValidationError:
-        return f"HTTP {reply.status_code} {reply.text[:200]}".strip()
+        message = f"HTTP {reply.status_code} {reply.text[:200]}".strip()
+        return ErrorAnswer(status=reply.status_code, message=message)
+    return ErrorAnswer(
+        status=reply.status_code, message=error.message, type=error.type, param=error.param, code=error.code
+    )
 
 
 def read_state(argument: str) -> State:
