@@ -8,6 +8,7 @@ let
     packages.filelock
     packages.httpx
     packages.huggingface-hub
+    packages.jinja2
     packages.numpy
     packages.nvidia-ml-py
     packages.packaging
