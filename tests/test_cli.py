@@ -76,6 +76,24 @@ def test_sizes_of_the_workload_are_positive(
     assert "no integer above 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["calibrate", "--folds", "-3"], "no integer from 0 up"),
+        (["calibrate", "--folds", "x"], "no integer from 0 up"),
+        (["calibrate", "--folds", "1"], "0, or 2 and more"),
+        (["serve", "--max-images", "-1"], "no integer from 0 up"),
+    ],
+)
+def test_counts_that_may_be_0_say_so(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
+
+
 def test_the_plan_takes_what_is_asked_for(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wishes = ["--max-model-len", "512", "--max-num-seqs", "7"]
     assert main(["plan", str(demo_model), "--hardware", "h200", "--json", *wishes]) == 0

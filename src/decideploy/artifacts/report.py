@@ -13,6 +13,7 @@ from rich.table import Table
 from decideploy import __version__
 from decideploy.artifacts.issue import Issue, Rule
 from decideploy.artifacts.verification import RULES, Verification
+from decideploy.counted import counted
 
 SCHEMA_VERSION = 1
 FORMATS = ("table", "json", "sarif", "github")
@@ -55,17 +56,13 @@ def print_verification(verification: Verification, console: Console | None = Non
     warnings = len(verification.issues) - errors
     counts = ", ".join(
         (
-            _counted(verification.rules_run, "rule"),
-            _counted(errors, "error"),
-            _counted(warnings, "warning"),
+            counted(verification.rules_run, "rule"),
+            counted(errors, "error"),
+            counted(warnings, "warning"),
         )
     )
     summary = f"{counts}: {verification.model}"
     console.print(summary, markup=False, soft_wrap=True)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _groups(issues: Sequence[Issue]) -> list[list[Issue]]:

@@ -22,6 +22,7 @@ from decideploy.artifacts.facts import ModelFacts, read_facts
 from decideploy.artifacts.files import ModelFiles, NotFetchedError, UnavailableError
 from decideploy.artifacts.issue import Issue, Rule
 from decideploy.artifacts.manifest import Manifest
+from decideploy.counted import counted
 from decideploy.errors import ConfigError, VerificationError
 
 SUBJECTS = (
@@ -61,7 +62,7 @@ class Verification:
         """Raise VerificationError with every error, if there is one."""
         if self.errors:
             raise VerificationError(
-                f"{len(self.errors)} faults in {self.model}",
+                f"{counted(len(self.errors), 'fault')} in {self.model}",
                 issues=[issue.to_diagnostic() for issue in self.errors],
                 where=str(self.model),
             )

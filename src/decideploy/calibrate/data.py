@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from decideploy.counted import counted
 from decideploy.decide.batch import json_object
 from decideploy.decide.schema import DecideRequest, parse_request
 from decideploy.decide.slots import MAX_READ_OPTIONS
@@ -29,7 +30,11 @@ class DataError(ConfigError):
         """The first twenty faults and the number of the rest."""
         rest = len(self.faults) - MAX_TOLD_FAULTS
         told = self.faults[:MAX_TOLD_FAULTS]
-        return (*told, Diagnostic(what=f"and {rest} more lines", where=self.where)) if rest > 0 else told
+        return (
+            (*told, Diagnostic(what=f"and {counted(rest, 'more line')}", where=self.where))
+            if rest > 0
+            else told
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

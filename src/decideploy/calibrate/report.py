@@ -11,6 +11,7 @@ from rich.table import Table
 from decideploy.calibrate.kinds import KindReport
 from decideploy.calibrate.metrics import Metrics
 from decideploy.calibrate.run import CalibrationReport
+from decideploy.counted import counted
 from decideploy.intervals import Interval
 
 
@@ -26,7 +27,7 @@ def print_report(report: CalibrationReport, console: Console | None = None) -> N
     for kind in report.kinds:
         console.print(verdict(kind, report.folds), markup=False, highlight=False)
     for reason, count in Counter(line.reason for line in report.excluded).items():
-        console.print(f"{count} lines left out: {reason}", markup=False, highlight=False)
+        console.print(f"{counted(count, 'line')} left out: {reason}", markup=False, highlight=False)
 
 
 def add_rows(table: Table, kind: KindReport, folds: int) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from decideploy.cli.options import CONCURRENCY, concurrency_option, server_options
 from decideploy.cli.output import AddVerb, print_json
 from decideploy.cli.values import folds, json_object, kind, positive, seconds, several, utf8
+from decideploy.counted import counted
 from decideploy.errors import ConfigError, Error
 from decideploy.texts import read_text
 
@@ -158,7 +159,7 @@ def _decide_batch(options: argparse.Namespace, console: Console) -> int:
             advance=lambda: progress.advance(task),
         )
     if results.failures:
-        stderr.print(f"{results.failures} of {len(lines)} lines failed", style="red")
+        stderr.print(f"{results.failures} of {counted(len(lines), 'line')} failed", style="red")
     return results.exit_code
 
 
@@ -370,6 +371,6 @@ def _record_golden(options: argparse.Namespace, api_key: str | None, console: Co
     if options.json:
         print_json(golden.model_dump(mode="json", exclude_none=True))
     else:
-        count = len(golden.decisions)
-        console.print(f"{count} decisions of {golden.source} in {options.record}", soft_wrap=True)
+        decisions = counted(len(golden.decisions), "decision")
+        console.print(f"{decisions} of {golden.source} in {options.record}", soft_wrap=True)
     return 0

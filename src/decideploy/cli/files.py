@@ -9,6 +9,7 @@ from rich.console import Console
 
 from decideploy.cli.options import model_options
 from decideploy.cli.output import AddVerb, print_json
+from decideploy.counted import counted
 from decideploy.errors import VerificationError
 
 # Written out here: importing decideploy.artifacts takes longer than parsing the arguments.
@@ -64,7 +65,9 @@ def _lock_model(options: argparse.Namespace, console: Console) -> int:
         print_json(manifest.model_dump())
     else:
         size_bytes = sum(file.size_bytes for file in manifest.files.values())
-        console.print(f"{len(manifest.files)} files, {size_bytes:,} bytes, in {path}", soft_wrap=True)
+        console.print(
+            f"{counted(len(manifest.files), 'file')}, {size_bytes:,} bytes, in {path}", soft_wrap=True
+        )
     return 0
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from decideploy.cli.values import (
     count,
-    image_count,
     port,
     positive,
     prompt_lengths,
@@ -44,7 +43,7 @@ def workload_options(sub: argparse.ArgumentParser) -> None:
     _engine_group(sub)
     sub.add_argument(
         "--max-images",
-        type=image_count,
+        type=count,
         default=4,
         metavar="N",
         help="most images of one request, 0 for text only (default: 4; on CPU always text only)",

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from decideploy.cli.output import AddVerb, print_json
 from decideploy.cli.values import size
+from decideploy.counted import counted
 
 
 def add_verbs(verb: AddVerb) -> None:
@@ -110,11 +111,10 @@ def _bundle(options: argparse.Namespace, console: Console) -> int:
         return 0
     parts = result.manifest.parts
     size_bytes = sum(part.size_bytes for part in parts)
+    files = counted(len(result.manifest.files), "file")
     console.print(f"bundle      {result.folder}", soft_wrap=True)
     console.print(f"sha256      {result.sha256} (of manifest.json, which names all the rest)")
-    console.print(
-        f"holds       {len(result.manifest.files)} files in {len(parts)} parts, {size_bytes:,} bytes"
-    )
+    console.print(f"holds       {files} in {counted(len(parts), 'part')}, {size_bytes:,} bytes")
     console.print(f"provenance  {result.provenance}", soft_wrap=True)
     console.print(f"sbom        {result.sbom}", soft_wrap=True)
     console.print(f"install     {result.folder / 'install.sh'} --prefix DIR", soft_wrap=True)

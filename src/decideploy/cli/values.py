@@ -98,14 +98,10 @@ def kind(text: str) -> str:
 
 def folds(text: str) -> int:
     """0, or at least 2."""
-    if text != "0" and positive(text) < 2:
+    asked = count(text)
+    if asked == 1:
         raise argparse.ArgumentTypeError("one fold has nothing to fit on: give 0, or 2 and more")
-    return int(text)
-
-
-def image_count(text: str) -> int:
-    """0 for text only, or an integer above 0."""
-    return 0 if text == "0" else positive(text)
+    return asked
 
 
 def utf8(text: str) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from decideploy.counted import counted
 from decideploy.decide import ADAPTER_NAME, DecideRequest, DecideResponse
 from decideploy.decide.readout import slot_faults, softmax
 from decideploy.decide.slots import KIND_RANGES, SLOT_LABELS
@@ -100,7 +101,7 @@ class SelfTestReport:
         """How many checks passed and which had nothing to look at, in one line."""
         idle = [check.name for check in self.checks if not check.configured]
         passed = len(self.checks) - len(self.failures) - len(idle)
-        return f"{passed} checks passed" + (f", not configured: {', '.join(idle)}" if idle else "")
+        return f"{counted(passed, 'check')} passed" + (f", not configured: {', '.join(idle)}" if idle else "")
 
     def raise_for_failures(self) -> None:
         """SelfTestError with every failure, if there is one."""
