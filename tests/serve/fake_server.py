@@ -31,11 +31,18 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Routes)
         self.fault = fault
         self.crowd = 0
+        self.posts = 0
         self.crowded = False
         self.writing = False
         self.decided_beside = threading.Event()
         self.lock = threading.Lock()
         self.readiness: dict[str, object] = {"phase": "testing"}
+
+    def is_full(self) -> bool:
+        """Whether the next request is one too many: with "always-full" all are, with "full" every other."""
+        with self.lock:
+            self.posts += 1
+            return self.fault == "always-full" or (self.fault == "full" and self.posts % 2 == 1)
 
     def test_itself(self) -> None:
         """As the gateway does: a thread asks the server's own routes."""
@@ -63,14 +70,20 @@ class Routes(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         routes = {"/tokenize": tokenize, "/v1/completions": complete, "/v1/decide": decide}
+        if self.server.is_full():
+            error = {"message": "as many requests wait as may", "type": "rate_limit_error"}
+            self.answer({"error": error}, 429, {"Retry-After": "0"})
+            return
         document = routes[self.path](self.server, body)
         self.answer(document, 502 if "error" in document else 200)
 
-    def answer(self, document: object, status: int = 200) -> None:
+    def answer(self, document: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
         content = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 

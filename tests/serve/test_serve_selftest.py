@@ -16,7 +16,7 @@ from decideploy.errors import ConfigError, EngineError
 from decideploy.serve import SelfTestError, SelfTestReport, print_selftest, selftest
 from decideploy.serve.engine_log import _CAUSES
 from decideploy.serve.golden import Golden, Tolerance, distance, golden_of
-from decideploy.serve.http_client import Client
+from decideploy.serve.http_client import Client, spread_pause_s
 from decideploy.serve.questions import batch, golden_questions, one_of_each_kind, widest_choice
 from decideploy.serve.selftest import EXAMINATIONS, Check, Subject, record_golden, run_check
 
@@ -105,7 +105,7 @@ def examine(url: str, name: str, golden: Path | None = None) -> Check:
 def test_failures_are_one_error_with_a_next_step_each(start: Start) -> None:
     url, names = start("adapter-is-base"), ("adapter-moves", "kinds", "draft-agrees")
     report = SelfTestReport(url=url, checks=tuple(examine(url, name) for name in names))
-    assert report.summary == "1 checks passed, not configured: draft-agrees"
+    assert report.summary == "1 check passed, not configured: draft-agrees"
     with pytest.raises(SelfTestError, match="adapter-moves") as caught:
         report.raise_for_failures()
     told = {diagnostic.code: diagnostic for diagnostic in caught.value.diagnostics()}
@@ -129,6 +129,24 @@ def test_sampling_defaults_are_told_apart_from_an_engine_that_loses_slots(start:
     assert "sampling defaults" in cut.meaning
     assert "P is -inf" in cut.detail
     assert examine(start("slot-missing"), "not-truncated").passed
+
+
+def test_a_server_that_takes_fewer_at_once_than_it_batches_passes(start: Start) -> None:
+    assert [check.detail for check in selftest(start("full")).checks if not check.passed] == []
+
+
+def test_a_server_that_stays_full_is_told_once_the_time_is_up(start: Start) -> None:
+    (one,) = [one for one in EXAMINATIONS if one.name == "kinds"]
+    with Client(start("always-full"), timeout_s=0.1) as client:
+        found = run_check(Subject(client=client, golden=None), one)
+    assert "as many requests wait as may" in found.detail
+    assert found.remedy == "ask fewer at a time, or later"
+
+
+def test_a_batch_that_was_refused_together_does_not_come_back_together() -> None:
+    pauses = {spread_pause_s("10", 1) for _ in range(20)}
+    assert len(pauses) > 1
+    assert 10.0 <= min(pauses) <= max(pauses) <= 15.0
 
 
 def test_another_model_is_one_failure_of_its_own(start: Start, golden: Path) -> None:

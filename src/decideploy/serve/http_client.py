@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from http import HTTPStatus
 from typing import Any, Self, TypeVar
 
 import httpx
 
 from decideploy.decide import DecideRequest, DecideResponse, render
-from decideploy.decide.client import INFO_PATH, endpoint_of, headers, read_reply
+from decideploy.decide.client import INFO_PATH, PATIENT, endpoint_of, headers, pause_s, read_reply
 from decideploy.decide.client import PATH as DECIDE_PATH
 from decideploy.decide.slots import KIND_RANGES, SLOT_LABELS
 from decideploy.errors import EngineError
@@ -21,10 +25,14 @@ Logprobs = Mapping[int, float]
 
 
 class Client:
-    """A context manager; every method raises EngineError when the server does not answer as it must."""
+    """A context manager; every method raises EngineError when the server does not answer as it must.
+
+    ``timeout_s`` bounds each answer, and how long a server that is too busy (429) is asked again.
+    """
 
     def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 120.0) -> None:
         self.url = endpoint_of(url, "")
+        self._timeout_s = timeout_s
         # As many connections as decisions at once: a pool of fewer would make a narrower batch.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx.Client(
@@ -147,12 +155,30 @@ class Client:
         return reply.json()
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """The reply; a full queue (429) says nothing of the answers and is asked again while there is time."""
+        give_up = time.monotonic() + self._timeout_s
+        for attempt in itertools.count(1):
+            reply = self._send_once(method, path, body)
+            if reply.status_code != HTTPStatus.TOO_MANY_REQUESTS:
+                break
+            wait_s = spread_pause_s(reply.headers.get("retry-after"), attempt)
+            if time.monotonic() + wait_s > give_up:
+                break
+            time.sleep(wait_s)
+        return reply
+
+    def _send_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
         try:
             return self._http.request(method, path, json=body)
         except httpx.TimeoutException as error:
             raise EngineError("no answer in time", status=504, where=f"{self.url}{path}") from error
         except httpx.HTTPError as error:
             raise EngineError(f"no answer: {error}", where=f"{self.url}{path}") from error
+
+
+def spread_pause_s(retry_after: str | None, attempt: int) -> float:
+    """Seconds from what the server told to half as much again, so that a batch does not come back as one."""
+    return pause_s(retry_after, attempt, PATIENT) * random.uniform(1.0, 1.5)
 
 
 def _token_id(token: str) -> int:
