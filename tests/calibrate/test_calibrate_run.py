@@ -1,6 +1,7 @@
 """The verb against a server whose right temperatures are known."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,20 @@ def test_the_table_tells_what_was_fitted_and_what_not(
     assert "3-fold" in told
     assert "choice: 0.500 →" in told
     assert "score: keeps the served temperature 1.000: 0 examples, fewer than 40" in told
-    assert "1 lines left out" in told
+    assert "\n1 line left out" in told
+
+
+def test_a_table_that_is_piped_is_whole(
+    scored: Scored, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with wire_server(answers(scored)) as server:
+        assert main(["calibrate", "--url", server.url, "--data", str(data), *FEW]) == 0
+    told = capsys.readouterr().out
+    assert "…" not in told
+    before = next(line for line in told.splitlines() if "before" in line)
+    intervals = told.splitlines()[told.splitlines().index(before) + 1]
+    assert len(re.findall(r"\[\d\.\d{3}, \d\.\d{3}\]", intervals)) == 5
 
 
 def test_an_existing_file_is_kept_and_the_server_not_asked(

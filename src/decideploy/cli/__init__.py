@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-
-from decideploy.cli.output import Command, print_error
+from decideploy.cli.output import Command, make_console, print_error
 from decideploy.cli.parser import make_parser
 from decideploy.errors import ConfigError, Error
 
@@ -23,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command = options.command
     try:
         with _file_faults():
-            return command(options, Console())
+            return command(options, make_console())
     except Error as error:
         print_error(error, as_json=getattr(options, "json", False))
         return error.exit_code

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from rich.console import Console
 
 from decideploy.errors import Error
+
+# Without a terminal rich takes 80 columns, and cuts figures that do not fit.
+WIDE: Final = 10_000
 
 Command: TypeAlias = Callable[[argparse.Namespace, Console], int]
 
@@ -20,6 +24,15 @@ class AddVerb(Protocol):
     def __call__(self, name: str, command: Command, summary: str) -> argparse.ArgumentParser:
         """The parser of the verb ``name``, for its options."""
         ...
+
+
+def make_console() -> Console:
+    """Standard output: as wide as a terminal is, and wide enough for every table where it is none."""
+    console = Console()
+    # COLUMNS is how a caller asks for a width of its own.
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console
 
 
 def print_json(document: dict[str, Any]) -> None:

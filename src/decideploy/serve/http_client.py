@@ -155,7 +155,7 @@ class Client:
         return reply.json()
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """The reply; a full queue (429) says nothing of the answers and is asked again while there is time."""
+        """The reply; a full queue (429) says nothing of the answers and is asked again while time is left."""
         give_up = time.monotonic() + self._timeout_s
         for attempt in itertools.count(1):
             reply = self._send_once(method, path, body)
