@@ -173,10 +173,14 @@ class FakeEngine:
             self.running -= 1
 
 
-def fake_chat_template(messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
-    """A chat template with the marks of the real one."""
-    text = "".join(f"<|turn>{message['role']}\n{message['content']}<turn|>\n" for message in messages)
-    return f"<bos>{kwargs.get('greeting', '')}{text}<|turn>model\n"
+class FakeChatTemplate:
+    """A chat template with the marks of the real one, and a greeting that a request may set."""
+
+    variables = frozenset({"enable_thinking", "greeting"})
+
+    def __call__(self, messages: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> str:
+        text = "".join(f"<|turn>{message['role']}\n{message['content']}<turn|>\n" for message in messages)
+        return f"<bos>{values.get('greeting', '')}{text}<|turn>model\n"
 
 
 def make_service(
@@ -189,7 +193,7 @@ def make_service(
     )
     marks = find_marks(encoder)
     assert marks is not None
-    thinker = Thinker(engine=engine, writer=writer, head=head, chat_template=fake_chat_template, marks=marks)
+    thinker = Thinker(engine=engine, writer=writer, head=head, chat_template=FakeChatTemplate(), marks=marks)
     defaults: dict[str, Any] = {
         "calibrations": {"default": make_calibration({"noul": 1.0, "choice": 1.0, "score": 1.0})},
         "thinker": thinker,

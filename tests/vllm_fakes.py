@@ -82,6 +82,13 @@ class FakeClient:
 class FakeTokenizer:
     """transformers' tokenizer, as far as System 2 needs it."""
 
+    special_tokens_map = {"bos_token": "<bos>"}  # noqa: RUF012
+
+    chat_template = "{{ bos_token }}{{ messages }}{{ enable_thinking }}{{ fail }}"
+
+    def get_chat_template(self) -> str:
+        return self.chat_template
+
     def apply_chat_template(
         self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool, **kwargs: Any
     ) -> str:

@@ -138,15 +138,36 @@ def test_user_turn_holds_state_question_and_lettered_options() -> None:
         ({"greeting": "<|turn>model\n"}, "control token"),
         ({"greeting": ["a", {"b": "<bos>"}]}, "control token"),
         ({"<turn|>": 1}, "control token"),
+        ({"messages": []}, "messages: not a variable .* one may set enable_thinking, greeting"),
+        ({"bos_token": ""}, "bos_token: not a variable"),
+        ({"": 1}, "'': not a variable"),
+        ({"x" * 1000: 1}, "^x{64}: not a variable"),
+        ({"enable_thinking": None}, 'contradicts thinking "(on|auto|off)"'),
+        ({"enable_thinking": 1}, 'contradicts thinking "(on|auto|off)"'),
     ],
 )
-def test_template_values_cannot_hold_control_tokens(
-    encoder: PromptEncoder, kwargs: dict[str, Any], words: str
+@pytest.mark.parametrize("thinking", ["on", "auto", "off"])
+def test_template_values_without_their_effect_are_refused_before_anything_is_asked(
+    encoder: PromptEncoder, kwargs: dict[str, Any], words: str, thinking: str
 ) -> None:
     engine = FakeEngine(answer=two_systems)
     with pytest.raises(RequestError, match=words) as caught:
-        think(encoder, engine, thinking="on", chat_template_kwargs=kwargs)
-    assert caught.value.param == "chat_template_kwargs"
+        think(encoder, engine, thinking=thinking, chat_template_kwargs=kwargs)
+    assert (caught.value.param, caught.value.code) == ("chat_template_kwargs", "bad_template_kwargs")
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize("thinking", ["on", "auto", "off"])
+@pytest.mark.parametrize("switch", [True, False])
+def test_the_switch_of_thinking_may_be_repeated_but_not_contradicted(
+    encoder: PromptEncoder, thinking: str, switch: bool
+) -> None:
+    fields = {"thinking": thinking, "chat_template_kwargs": {"enable_thinking": switch}}
+    if switch is (thinking != "off"):
+        think(encoder, FakeEngine(answer=two_systems), **fields)
+    else:
+        with pytest.raises(RequestError, match=f'contradicts thinking "{thinking}"'):
+            think(encoder, FakeEngine(answer=two_systems), **fields)
 
 
 def test_template_values_reach_the_template(encoder: PromptEncoder) -> None:

@@ -134,7 +134,7 @@ def test_writing_that_its_budget_ended_has_not_stopped(model: Path, token_ids: l
 
 @pytest.mark.parametrize(
     ("kwargs", "words"),
-    [({"tokenize": True}, "tokenize: not a variable"), ({"fail": "x"}, "does not take these values")],
+    [({"messages": []}, "messages: not a variable"), ({"fail": "x"}, "does not take these values")],
 )
 def test_template_values_that_do_not_fit_are_the_requests_fault(
     model: Path, kwargs: dict[str, Any], words: str

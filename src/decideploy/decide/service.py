@@ -110,6 +110,9 @@ class DecideService:
 
     async def _decide(self, request: DecideRequest, request_id: str) -> Decision:
         calibration = self._calibration(request)
+        # Before System 1 is asked, and also when it may turn out that System 2 is not needed.
+        if self.thinker is not None:
+            self.thinker.check_template_values(request)
         images = await self._load(request.image_urls)
         options = request.answer_options
         # A client may use its id twice; the engine may not.

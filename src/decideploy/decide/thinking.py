@@ -25,14 +25,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 THOUGHT_LABEL = "thought\n"
+# The variable of the chat template that turns its thinking mode on.
+SWITCH = "enable_thinking"
+MAX_TOLD_NAME = 64
 INSTRUCTION = "Answer with the letter of the best option and nothing else."
 
 
 class ChatTemplate(Protocol):
-    """The base model's chat template."""
+    """The base model's chat template; ``variables`` are the names that a request may set in it."""
 
-    def __call__(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
-        """``messages`` as the text of a prompt that the model continues; RequestError for bad ``kwargs``."""
+    variables: frozenset[str]
+
+    def __call__(self, messages: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> str:
+        """``messages`` as the text of a prompt that the model continues; RequestError for bad ``values``."""
         ...
 
 
@@ -67,6 +72,22 @@ class Thinker:
     head: DecisionHead
     chat_template: ChatTemplate
     marks: ThoughtMarks
+
+    def check_template_values(self, request: DecideRequest) -> None:
+        """Raise RequestError when ``chat_template_kwargs`` cannot have the effect that they ask for."""
+        values = request.chat_template_kwargs
+        if any(self.writer.encoder.names_control(text) for text in _texts(values)):
+            raise template_fault("with these values the chat template holds the text of a control token")
+        if unknown := sorted(values.keys() - self.chat_template.variables):
+            raise template_fault(
+                f"{', '.join(name[:MAX_TOLD_NAME] or repr(name) for name in unknown)}: not a variable of the "
+                f"chat template that a request may set; {_told(self.chat_template.variables)}"
+            )
+        thinks = request.thinking != "off"
+        if values.get(SWITCH, thinks) is not thinks:
+            raise template_fault(
+                f'{SWITCH} contradicts thinking "{request.thinking}", which sets it: leave it out'
+            )
 
     async def think(
         self, request: DecideRequest, options: Sequence[str], images: Sequence[Image], *, request_id: str
@@ -115,16 +136,13 @@ class Thinker:
 
     def _around(self, request: DecideRequest) -> tuple[list[int], list[int]]:
         """Token ids of the chat template before and after the user's text."""
-        for text in _texts(request.chat_template_kwargs):
-            if self.writer.encoder.names_control(text):
-                raise _template_fault("holds the text of a control token")
         mark = uuid.uuid4().hex
-        rendered = self.chat_template(
-            [{"role": "user", "content": mark}], **{**request.chat_template_kwargs, "enable_thinking": True}
-        )
+        values = {**request.chat_template_kwargs, SWITCH: True}
+        rendered = self.chat_template([{"role": "user", "content": mark}], values)
         parts = rendered.split(mark)
         if len(parts) != 2:
-            raise _template_fault(f"puts the question into the prompt {len(parts) - 1} times")
+            times = len(parts) - 1
+            raise template_fault(f"with these values the chat template writes the question {times} times")
         return self.writer.encoder.encode_markup(parts[0]), self.writer.encoder.encode_markup(parts[1])
 
     def _budget(self, request: DecideRequest, prompt: Prompt) -> int:
@@ -171,9 +189,10 @@ def _texts(value: object) -> list[str]:
     return [text for part in value for text in _texts(part)] if isinstance(value, list | tuple) else []
 
 
-def _template_fault(what: str) -> RequestError:
-    return RequestError(
-        f"with these values the chat template {what}",
-        param="chat_template_kwargs",
-        code="bad_template_kwargs",
-    )
+def _told(variables: frozenset[str]) -> str:
+    return f"one may set {', '.join(sorted(variables))}" if variables else "it has none"
+
+
+def template_fault(what: str) -> RequestError:
+    """The error of ``chat_template_kwargs`` that cannot be used."""
+    return RequestError(what, param="chat_template_kwargs", code="bad_template_kwargs")

@@ -22,7 +22,7 @@ from decideploy.decide.calibration import FILE_NAME, GOLD_FILE_NAME
 from decideploy.decide.head import FILE_NAME as HEAD_FILE
 from decideploy.decide.images import ImageLoader
 from decideploy.decide.schema import BuildInfo, CalibrationName, DraftInfo, EngineInfo, KernelInfo
-from decideploy.decide.thinking import ChatTemplate, Thinker, find_marks
+from decideploy.decide.thinking import Thinker, find_marks
 from decideploy.errors import ConfigError
 from decideploy.gateway import shared_metrics
 from decideploy.gateway.settings import read_settings
@@ -54,7 +54,7 @@ def make_service(engine_client: Any, state: State, args: Namespace, build: Build
         writer=writer,
         head=head,
         calibrations=calibrations,
-        thinker=make_thinker(engine, writer, head, vllm_engine.chat_template(engine_client)),
+        thinker=make_thinker(engine, writer, head, engine_client.get_tokenizer()),
         images=make_loader(engine_client.vllm_config.model_config, vllm_engine.max_images(engine_client)),
         model=state.openai_serving_models.base_model_paths[0].name,
         model_sha256=model_digest(model, adapter=Path(adapter.lora_path)),
@@ -98,13 +98,14 @@ def read_calibrations(model: Path) -> dict[CalibrationName, Calibration]:
     return calibrations
 
 
-def make_thinker(
-    engine: Engine, writer: PromptWriter, head: DecisionHead, template: ChatTemplate
-) -> Thinker | None:
-    """System 2 over ``engine``; None when the tokenizer has no thought channel."""
+def make_thinker(engine: Engine, writer: PromptWriter, head: DecisionHead, tokenizer: Any) -> Thinker | None:
+    """System 2 over ``engine``; None when the ``tokenizer`` has no thought channel or no chat template."""
     marks = find_marks(writer.encoder)
-    if marks is None:
+    if marks is None or tokenizer.chat_template is None:
         return None
+    from decideploy.serve.chat_template import ServedTemplate  # noqa: PLC0415
+
+    template = ServedTemplate(tokenizer)
     return Thinker(engine=engine, writer=writer, head=head, chat_template=template, marks=marks)
 
 

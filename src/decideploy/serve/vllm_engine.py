@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
-from transformers import PreTrainedTokenizerBase
 from vllm.exceptions import GracefulHTTPError, VLLMError
 from vllm.inputs import TokensPrompt, tokens_input
 from vllm.lora.request import LoRARequest
@@ -16,7 +14,6 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from decideploy.decide import Generation, Prompt, Reading, RequestError
 from decideploy.decide.prompts import ImageTokens
-from decideploy.decide.thinking import ChatTemplate
 from decideploy.errors import EngineError
 from decideploy.gateway.trace import TRACE_HEADERS
 
@@ -160,35 +157,6 @@ def first_logprobs(output: RequestOutput) -> dict[int, float]:
     if not completion.logprobs:
         raise EngineError(f"the engine gave no log-probabilities ({completion.finish_reason})", status=502)
     return {token_id: entry.logprob for token_id, entry in completion.logprobs[0].items()}
-
-
-def chat_template(client: EngineClient) -> ChatTemplate:
-    """The chat template of the served tokenizer."""
-    tokenizer = client.get_tokenizer()
-    # Of the class: vLLM wraps its tokenizer, and the wrapper's method takes anything.
-    own = frozenset(signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"kwargs"}
-
-    def rendered(messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
-        if reserved := sorted(own & kwargs.keys()):
-            raise RequestError(
-                f"{', '.join(reserved)}: not a variable of the chat template",
-                param="chat_template_kwargs",
-                code="bad_template_kwargs",
-            )
-        try:
-            text: str = tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **kwargs
-            )
-        # A template may do anything with a caller's values, and fail in any way.
-        except Exception as error:
-            raise RequestError(
-                f"the chat template does not take these values: {error}",
-                param="chat_template_kwargs",
-                code="bad_template_kwargs",
-            ) from error
-        return text
-
-    return rendered
 
 
 def image_tokens(client: EngineClient) -> ImageTokens | None:
