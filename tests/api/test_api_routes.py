@@ -73,6 +73,20 @@ def test_an_unexpected_error_is_told_as_500_and_no_more(
     assert "secret" in caplog.text
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_of_many_wrong_fields_ten_are_told_and_the_rest_counted(encoder: PromptEncoder, path: str) -> None:
+    document = {f"field{index}": 0 for index in range(1000)}
+    reply = send(make_app(encoder), "POST", path, json=document)
+    assert reply.status_code == 422
+    # Three fields that every route needs are missing as well.
+    if path == "/v1/systemone":
+        *told, more = reply.json()["detail"]
+        assert len(told) == 10
+        assert (more["loc"], more["msg"]) == (["body"], "and 993 more fields are at fault")
+    else:
+        assert message(path, reply.json()).endswith("; and 993 more")
+
+
 def test_a_multipart_body_is_for_systemone_only(encoder: PromptEncoder) -> None:
     files = {"request": (None, "{}", "application/json")}
     assert send(make_app(encoder), "POST", "/v1/decisions", files=files).status_code == 415

@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -58,3 +59,10 @@ def test_question_and_state_newlines_stay() -> None:
 )
 def test_state_forms(state: Any, line: str) -> None:
     assert f"\n{line}\n[question]" in rendered(kind="noul", state=state)
+
+
+def test_a_state_of_many_parts_is_written_in_one_pass() -> None:
+    parts = ["a long part of a state " * 20] * 50_000
+    started = time.process_time()
+    assert "\n".join(parts) in rendered(kind="noul", state=parts)
+    assert time.process_time() - started < 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, JsonValue
 from pydantic_core import PydanticCustomError
@@ -13,9 +13,6 @@ from pydantic_core import PydanticCustomError
 from decideploy.decide.schema import MAX_STATE_DEPTH
 
 Location: TypeAlias = tuple[str | int, ...]
-
-# A value is a token at least, and the longest context has as many: more only cost the time to look at them.
-MAX_VALUES: Final = 262_144
 
 
 def _checked_content(value: object) -> object:
@@ -38,18 +35,13 @@ def content_text(value: str | dict[str, Any] | list[Any]) -> str:
 def content_fault(document: object) -> tuple[Location, str] | None:
     """Where ``document`` holds what no text can hold, and what it is; None when it is sound.
 
-    A JSON text may hold lone surrogates, numbers beyond a float, and more levels or values than its readers
-    bear.
+    A JSON text may hold lone surrogates, numbers beyond a float, and more levels than its readers bear.
     """
     level: list[tuple[Location, object]] = [((), document)]
-    count = 0
     for _ in range(MAX_STATE_DEPTH + 1):
         for location, value in level:
             if fault := _scalar_fault(value):
                 return location, fault
-        count += sum(len(value) for _, value in level if isinstance(value, dict | list))
-        if count > MAX_VALUES:
-            return (), f"holds more than {MAX_VALUES} values"
         level = [member for location, value in level for member in _members(location, value)]
         if not level:
             return None

@@ -20,11 +20,11 @@ from starlette.requests import ClientDisconnect
 
 from decideploy.api.content import Location
 from decideploy.api.faults import INVALID, Fault, PlacedError, RequestFaults
-from decideploy.api.json_body import MAX_BODY_BYTES
+from decideploy.api.json_body import MAX_BODY_BYTES, MAX_BODY_VALUES
 from decideploy.api.systemone_wire import Detail, DetailEnvelope
 from decideploy.decide import ErrorEnvelope, RequestError
 from decideploy.decide.documents import fault_message
-from decideploy.decide.schema import ErrorBody, ErrorType, request_error
+from decideploy.decide.schema import MAX_TOLD_FAULTS, ErrorBody, ErrorType, request_error
 from decideploy.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class ClientLeftError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """An answer that is not 200: ``code`` is a word for programs, ``faults`` the fields at fault, if any.
+    """An answer that is not 200: ``code`` is a word for programs, ``faults`` the fields at fault, if any,
+    and ``untold_faults`` how many more there are.
 
     ``retry_after_s`` tells a client that comes again when to do so.
     """
@@ -51,6 +52,7 @@ class Failure:
     code: str
     param: str | None = None
     faults: tuple[Fault, ...] = ()
+    untold_faults: int = 0
     retry_after_s: float | None = None
 
 
@@ -105,6 +107,7 @@ def failure_of(error: Exception) -> Failure:
             code=error.code,
             param=error.param,
             faults=_faults(error),
+            untold_faults=error.untold if isinstance(error, RequestFaults) else 0,
         )
     if isinstance(error, EngineError):
         logger.error("decision failed: %s", error)
@@ -147,6 +150,9 @@ def error_envelope(failure: Failure) -> ErrorEnvelope:
 def detail_envelope(failure: Failure) -> DetailEnvelope:
     """``{"detail": […]}``, the form in which FastAPI tells what is invalid."""
     faults = failure.faults or (Fault(location=(), message=failure.message, code=failure.code),)
+    if failure.untold_faults:
+        more = f"and {failure.untold_faults} more fields are at fault"
+        faults += (Fault(location=("body",), message=more),)
     return DetailEnvelope(
         detail=[Detail(loc=list(fault.location), msg=fault.message, type=fault.code) for fault in faults]
     )
@@ -157,11 +163,15 @@ def _core_faults(error: RequestValidationError) -> RequestError:
 
 
 def _located_faults(error: RequestValidationError) -> RequestError:
-    return RequestFaults([_fault(fault, fault["loc"]) for fault in error.errors()])
+    found = error.errors()
+    told = [_fault(fault, fault["loc"]) for fault in found[:MAX_TOLD_FAULTS]]
+    return RequestFaults(told, count=len(found))
 
 
 def _untagged_faults(error: RequestValidationError) -> RequestError:
-    return RequestFaults([_fault(fault, untagged(fault["loc"], error.body)) for fault in error.errors()])
+    found = error.errors()
+    told = [_fault(fault, untagged(fault["loc"], error.body)) for fault in found[:MAX_TOLD_FAULTS]]
+    return RequestFaults(told, count=len(found))
 
 
 def _fault(fault: Mapping[str, Any], location: Location) -> Fault:
@@ -213,7 +223,8 @@ GATE_STATUSES: Final[Statuses] = {
 }
 POST_STATUSES: Final[Statuses] = {
     400: "Not JSON, or longer than max_model_len",
-    413: f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB ({MAX_BODY_BYTES} bytes)",
+    413: f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB ({MAX_BODY_BYTES} bytes), or has more than "
+    f"{MAX_BODY_VALUES} JSON values",
     415: "The body does not say that it is JSON",
     422: "A field is wrong",
     502: "The engine answered badly",

@@ -22,12 +22,16 @@ class Fault:
 
 
 class RequestFaults(RequestError):  # noqa: N818 - several errors in one
-    """Every field at fault, at least one; the first ten are told and the rest counted."""
+    """Every field at fault, at least one; the first ten are told and the rest counted.
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    ``count`` is how many there are, where ``faults`` are only the first of them.
+    """
+
+    def __init__(self, faults: Sequence[Fault], *, count: int | None = None) -> None:
         told = [f"{parameter(fault.location)}: {fault.message}" for fault in faults[:MAX_TOLD_FAULTS]]
-        if len(faults) > MAX_TOLD_FAULTS:
-            told.append(f"and {len(faults) - MAX_TOLD_FAULTS} more")
+        self.untold = (len(faults) if count is None else count) - len(told)
+        if self.untold:
+            told.append(f"and {self.untold} more")
         super().__init__("; ".join(told), param=parameter(faults[0].location), code=INVALID)
         self.faults = tuple(faults[:MAX_TOLD_FAULTS])
 

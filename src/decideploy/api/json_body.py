@@ -14,6 +14,9 @@ from decideploy.decide import RequestError
 
 # 16 MiB of images in base64, and room for their text; a body is held and parsed as a whole.
 MAX_BODY_BYTES: Final = 24 * 2**20
+# A value is a few tokens, and more of them than the longest context holds only cost the time to look at them:
+# what is wrong with a field is found for each of them, while no other request is answered.
+MAX_BODY_VALUES: Final = 50_000
 # Parsing a larger one takes long enough to be done where the event loop can go on.
 LONG_BODY_BYTES: Final = 2**20
 # A window larger than the largest body serves nobody but an attacker: it is memory held while decoding.
@@ -39,13 +42,13 @@ class StrictJsonRequest(Request):  # type: ignore[misc]
         return self._body
 
     async def json(self) -> Any:
-        """The body, parsed once; RequestError(400) when it is not JSON."""
+        """The body, parsed once; RequestError: 400 when it is not JSON, 413 when it has too many values."""
         if not hasattr(self, "_json"):
             content = await self.body()
             if len(content) < LONG_BODY_BYTES:
-                self._json = parse_json(content)
+                self._json = parse_bounded(content)
             else:
-                self._json = await asyncio.to_thread(parse_json, content)
+                self._json = await asyncio.to_thread(parse_bounded, content)
         return self._json
 
     def with_document(self, document: bytes) -> Self:
@@ -115,6 +118,33 @@ def decoded(content: bytes, encoding: str) -> bytes:
 def malformed_encoding(reason: str) -> RequestError:
     """The error of a body that its content encoding does not fit."""
     return RequestError(f"the body is not valid zstd: {reason}", code="invalid_content_encoding", status=400)
+
+
+def parse_bounded(content: bytes) -> Any:
+    """``content`` as JSON of at most ``MAX_BODY_VALUES`` values; RequestError as ``StrictJsonRequest.json``."""
+    document = parse_json(content)
+    count = count_values(document, enough=MAX_BODY_VALUES)
+    if count > MAX_BODY_VALUES:
+        raise RequestError(
+            f"the body has {count} JSON values or more; this server reads at most {MAX_BODY_VALUES}: "
+            "write long lists and tables as text",
+            code="too_many_values",
+            status=413,
+        )
+    return document
+
+
+def count_values(document: Any, *, enough: int) -> int:
+    """How many members the objects and lists of ``document`` have; it may stop above ``enough``."""
+    count, inner = 0, [document]
+    while inner and count <= enough:
+        value = inner.pop()
+        members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(members)
+        # A list that is too long by itself is not looked into.
+        if count <= enough:
+            inner.extend(member for member in members if isinstance(member, dict | list))
+    return count
 
 
 def parse_json(content: bytes) -> Any:

@@ -53,14 +53,15 @@ def state_segments(state: State) -> tuple[str, ...]:
     if isinstance(state, Mapping):
         # Python's default separators: the form in which objects are most often put into prompts.
         return (json.dumps(state, ensure_ascii=False, allow_nan=False),)
-    segments = [""]
+    # Joined once: a text that grows with each of many parts would be copied as often.
+    segments: list[list[str]] = [[]]
     for index, part in enumerate(state):
-        segments[-1] += "\n" if index else ""
+        segments[-1].append("\n" if index else "")
         if isinstance(part, ImagePart):
-            segments.append("")
+            segments.append([])
         else:
-            segments[-1] += part.text if isinstance(part, TextPart) else part
-    return tuple(segments)
+            segments[-1].append(part.text if isinstance(part, TextPart) else part)
+    return tuple("".join(texts) for texts in segments)
 
 
 def option_lines(kind: Kind, options: Sequence[str]) -> list[str]:
