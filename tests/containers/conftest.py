@@ -18,6 +18,6 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
     if reason := missing():
         pytest.fail(reason)
     containers = Containers(folder=tmp_path_factory.mktemp("containers"))
-    containers.run(ROOT / "scripts" / "local_base", BASE)
+    containers.run(ROOT / "scripts" / "local_base", BASE, "g++", "libnuma1", "python3-dev")
     yield containers
     containers.remove()
