@@ -319,7 +319,20 @@ def test_info(encoder: PromptEncoder) -> None:
 def test_openapi_lists_the_errors(encoder: PromptEncoder) -> None:
     schema = send(make_app(encoder, FakeEngine()), "GET", "/openapi.json").json()
     responses = schema["paths"]["/v1/decide"]["post"]["responses"]
-    assert set(responses) == {"200", "400", "401", "413", "415", "422", "429", "500", "502", "503", "504"}
+    assert set(responses) == {
+        "200",
+        "400",
+        "401",
+        "408",
+        "413",
+        "415",
+        "422",
+        "429",
+        "500",
+        "502",
+        "503",
+        "504",
+    }
     reference = responses["422"]["content"]["application/json"]["schema"]["$ref"]
     assert reference.endswith("/ErrorEnvelope")
     assert "24 MiB" in responses["413"]["description"]

@@ -143,15 +143,17 @@ class Reply:
 class Call:
     """One request in flight; ``leave`` closes its connection."""
 
-    def __init__(self, gateway: Gateway, app: App, scope: dict[str, Any], chunks: list[bytes]) -> None:
-        self._chunks, self._left = chunks, asyncio.Event()
+    def __init__(
+        self, gateway: Gateway, app: App, scope: dict[str, Any], chunks: list[bytes], *, whole: bool = True
+    ) -> None:
+        self._chunks, self._whole, self._left = chunks, whole, asyncio.Event()
         self.messages: list[dict[str, Any]] = []
         self.task = asyncio.ensure_future(gateway({**scope, "app": app}, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
         if self._chunks:
             body = self._chunks.pop(0)
-            return {"type": "http.request", "body": body, "more_body": bool(self._chunks)}
+            return {"type": "http.request", "body": body, "more_body": bool(self._chunks) or not self._whole}
         await self._left.wait()
         return {"type": "http.disconnect"}
 
@@ -184,7 +186,9 @@ class Served:
         headers: dict[str, str] | None = None,
         body: list[bytes] | None = None,
         key: str | None = None,
+        whole: bool = True,
     ) -> Call:
+        """``whole`` is False for a body that never ends."""
         sent = {**(headers or {}), **({"Authorization": f"Bearer {key}"} if key else {})}
         scope = {
             "type": "http",
@@ -194,7 +198,7 @@ class Served:
             "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
             "client": ("10.0.0.7", 1234),
         }
-        return Call(self.gateway, self.app, scope, body if body is not None else [b"{}"])
+        return Call(self.gateway, self.app, scope, body if body is not None else [b"{}"], whole=whole)
 
     async def ask(self, path: str, **options: Any) -> Reply:
         return await self.call(path, **options).reply()

@@ -138,6 +138,47 @@ def test_what_takes_too_long_is_stopped_and_504(path: str) -> None:
     asyncio.run(story())
 
 
+def test_a_body_that_does_not_arrive_is_408_and_gives_its_slot_back() -> None:
+    async def story() -> None:
+        async with served(max_concurrency=1, body_timeout_s=0.05) as server:
+            held = server.call("/v1/decide", whole=False)
+            await turns_true(lambda: "decideploy_inflight 1.0" in server.metrics())
+            waiting = server.call("/v1/decide")
+            reply = await held.reply()
+            assert (reply.status, reply.headers["connection"]) == (408, "close")
+            assert reply.json()["error"]["code"] == "body_timeout"
+            # It waited in the queue, and its own time began after that.
+            assert (await waiting.reply()).status == 200
+            assert "decideploy_inflight 0.0" in server.metrics()
+            assert [line["outcome"] for line in server.lines()] == ["body_late", "ok"]
+
+    asyncio.run(story())
+
+
+def test_work_goes_on_after_the_time_of_the_body() -> None:
+    async def story() -> None:
+        async with served(body_timeout_s=0.05) as server:
+            call = server.call("/v1/wait")
+            await asyncio.sleep(0.2)
+            server.app.release.set()
+            reply = await call.reply()
+            assert (reply.status, "connection" in reply.headers) == (200, False)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("whole", "connection"), [(True, None), (False, "close")])
+def test_an_answer_before_the_end_of_the_body_ends_the_connection(
+    whole: bool, connection: str | None
+) -> None:
+    async def story() -> None:
+        async with served(request_timeout_s=0.05) as server:
+            reply = await server.ask("/v1/wait", whole=whole)
+            assert (reply.status, reply.headers.get("connection")) == (504, connection)
+
+    asyncio.run(story())
+
+
 def test_a_stream_that_takes_too_long_ends_with_an_error_event() -> None:
     async def story() -> None:
         async with served(request_timeout_s=0.05) as server:
@@ -368,6 +409,7 @@ def test_the_status_of_a_stream_is_no_sign_of_life() -> None:
             send,
             headers=list,
             max_body_bytes=1,
+            body_timeout_s=5.0,
             on_progress=lambda: seen.append(len(sent)),
         )
         await exchange.run(app, 5.0)

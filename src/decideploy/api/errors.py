@@ -223,6 +223,7 @@ GATE_STATUSES: Final[Statuses] = {
 }
 POST_STATUSES: Final[Statuses] = {
     400: "Not JSON, or longer than max_model_len",
+    408: "The body did not arrive in time",
     413: f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB ({MAX_BODY_BYTES} bytes), or has more than "
     f"{MAX_BODY_VALUES} JSON values",
     415: "The body does not say that it is JSON",

@@ -121,7 +121,7 @@ def malformed_encoding(reason: str) -> RequestError:
 
 
 def parse_bounded(content: bytes) -> Any:
-    """``content`` as JSON of at most ``MAX_BODY_VALUES`` values; RequestError as ``StrictJsonRequest.json``."""
+    """``content`` as JSON of at most ``MAX_BODY_VALUES`` values; RequestError as in ``json``."""
     document = parse_json(content)
     count = count_values(document, enough=MAX_BODY_VALUES)
     if count > MAX_BODY_VALUES:

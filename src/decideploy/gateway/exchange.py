@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from decideploy.gateway import refusals
-from decideploy.gateway.refusals import CLIENT_LEFT, TIMEOUT, TOO_LARGE, Headers, Refusal
+from decideploy.gateway.refusals import BODY_LATE, CLIENT_LEFT, TIMEOUT, TOO_LARGE, Headers, Refusal
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -19,6 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 # A route that hears that its client has left stops in an orderly way; one that does not is cancelled.
 _GRACE_S: Final = 1.0
 _EVENT_STREAM: Final = b"text/event-stream"
+_CLOSE: Final = (b"connection", b"close")
 
 
 class Exchange:
@@ -35,6 +36,7 @@ class Exchange:
         *,
         headers: Callable[[], Headers],
         max_body_bytes: int,
+        body_timeout_s: float,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.scope = scope
@@ -43,6 +45,8 @@ class Exchange:
         self._receive, self._send = receive, send
         self._headers, self._on_progress = headers, on_progress
         self._left_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+        self._body_timer: asyncio.TimerHandle | None = None
         self._body_read = False
         self._complete = False
         self._event_stream = False
@@ -51,7 +55,10 @@ class Exchange:
         self._watcher: asyncio.Task[None] | None = None
 
     async def run(self, app: App, timeout_s: float) -> None:
-        """Let ``app`` answer; what it has not done after ``timeout_s`` is stopped and answered 504."""
+        """Let ``app`` answer; what it has not done after ``timeout_s`` is stopped and answered 504.
+
+        A body that has not arrived in time is answered 408, counted from when ``app`` first asks for it.
+        """
         timer = asyncio.get_running_loop().call_later(timeout_s, self.cut, TIMEOUT)
         try:
             async with asyncio.timeout(None) as self._limit:
@@ -62,21 +69,27 @@ class Exchange:
                 raise
         finally:
             timer.cancel()
+            if self._body_timer:
+                self._body_timer.cancel()
             self._limit = None
             if self._watcher:
                 self._watcher.cancel()
         if self.refusal:
-            await self.refuse(self.refusal)
+            # What may still come of the body is no next request.
+            await self.refuse(self.refusal, closing=not self._body_read)
 
-    async def refuse(self, refusal: Refusal) -> None:
-        """Answer ``refusal``, or end the answer that has begun so that its reader sees that it is cut."""
+    async def refuse(self, refusal: Refusal, *, closing: bool = False) -> None:
+        """Answer ``refusal``, or end the answer that has begun so that its reader sees that it is cut.
+
+        ``closing`` ends the connection with it.
+        """
         self.refusal = refusal
         if refusal is CLIENT_LEFT:
             return
         content = refusals.body(refusal, self.scope["path"])
         if self.status is None:
             self.status = refusal.status
-            await self._send(self._start(refusals.headers(refusal, content)))
+            await self._send(self._start(refusals.headers(refusal, content), closing=closing))
             await self._send({"type": "http.response.body", "body": content})
         elif self._event_stream and not self._complete:
             await self._send({"type": "http.response.body", "body": b"data: " + content + b"\n\n"})
@@ -98,6 +111,9 @@ class Exchange:
         if self._body_read or self.refusal:
             await self._gone.wait()
             return {"type": "http.disconnect"}
+        if self._body_timer is None:
+            loop = asyncio.get_running_loop()
+            self._body_timer = loop.call_later(self._body_timeout_s, self.cut, BODY_LATE)
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self.cut(CLIENT_LEFT)
@@ -108,6 +124,7 @@ class Exchange:
             return {"type": "http.disconnect"}
         if not message.get("more_body"):
             self._body_read = True
+            self._body_timer.cancel()
             self._watcher = asyncio.create_task(self._watch())
         return message
 
@@ -132,8 +149,11 @@ class Exchange:
                 self._on_progress()
         await self._send(message)
 
-    def _start(self, headers: Headers) -> Message:
-        return {"type": "http.response.start", "status": self.status, "headers": [*headers, *self._headers()]}
+    def _start(self, headers: Headers, *, closing: bool = False) -> Message:
+        found = [*headers, *self._headers()]
+        if closing and _CLOSE not in found:
+            found.append(_CLOSE)
+        return {"type": "http.response.start", "status": self.status, "headers": found}
 
 
 class Socket:

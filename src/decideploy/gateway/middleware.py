@@ -131,6 +131,7 @@ class Gateway:
             send,
             headers=functools.partial(self._answer_headers, _path(scope), request_id),
             max_body_bytes=self._settings.max_body_bytes,
+            body_timeout_s=self._settings.body_timeout_s,
             on_progress=self.readiness.progress if _asks_engine(scope) else lambda: None,
         )
         self._in_flight.add(exchange)

@@ -80,6 +80,12 @@ BAD_LENGTH: Final = Refusal(
     code="invalid_content_length",
     message="the Content-Length header is not a number",
 )
+BODY_LATE: Final = Refusal(
+    status=408,
+    outcome="body_late",
+    code="body_timeout",
+    message="the body did not arrive in the time that this server waits for one",
+)
 TIMEOUT: Final = Refusal(
     status=504,
     outcome="timeout",

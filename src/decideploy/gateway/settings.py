@@ -19,7 +19,8 @@ class ServerSettings(BaseModel):
 
     ``api_key_file`` has one key a line, beside those of DECIDEPLOY_API_KEYS. ``max_concurrency`` requests run
     at once and ``max_queue`` wait behind them; more are answered 429. ``request_timeout_s`` counts from the
-    request's arrival, its wait included. ``drain_timeout_s`` is how long requests in flight may take after
+    request's arrival, its wait included. ``body_timeout_s`` is how long a body may take to arrive once the
+    request has its slot. ``drain_timeout_s`` is how long requests in flight may take after
     SIGTERM. A server fails when ``failures_in_a_row`` requests failed in the engine, the last of them a
     canary, or when nothing was answered for ``stall_s``; a canary is sent after ``canary_s`` without an
     answer. An engine that fails for ``give_up_s`` without a pause counts as dead. ``dead_linger_s`` is how
@@ -36,6 +37,7 @@ class ServerSettings(BaseModel):
     max_concurrency: int = Field(default=256, ge=1)
     max_queue: int = Field(default=256, ge=0)
     request_timeout_s: float = Field(default=300.0, gt=0)
+    body_timeout_s: float = Field(default=30.0, gt=0)
     max_body_bytes: int = Field(default=32 * 2**20, ge=1)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     failures_in_a_row: int = Field(default=3, ge=1)
