@@ -14,6 +14,7 @@ let
     packages.packaging
     packages.psutil
     packages.pydantic
+    packages.pyyaml
     packages.rich
     packages.safetensors
     packages.tokenizers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from decideploy.deploy.units import container
 from decideploy.deploy.units.service import NAME, STATE_FOLDER, Service, UnitFile
