@@ -142,7 +142,7 @@ def test_commands_take_a_pinned_id(
     hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["verify", f"{REPO}@{REVISION}"]) == 0
-    assert "not run, values are on the hub" in capsys.readouterr().out
+    assert "not run, their values are on the hub" in capsys.readouterr().out
     assert cli.main(["verify", REPO, "--revision", REVISION]) == 0
     assert cli.main(["verify", REPO]) == 2
     assert cli.main(["lock-model", f"{REPO}@{REVISION}", "--out", str(tmp_path / "m.json")]) == 0

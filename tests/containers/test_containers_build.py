@@ -16,7 +16,7 @@ from decideploy.demo import write_demo_model
 from decideploy.pins import load_lock
 from decideploy.pins.lock import file_sha256
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.system]
 
 PACKAGE = re.compile(r"opt/decideploy/lib/python3\.11/site-packages/(\w+)$")
 

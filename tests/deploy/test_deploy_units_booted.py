@@ -13,7 +13,7 @@ from waiting import PATIENCE_S, free_port, until
 
 from decideploy.deploy.units import Service, systemd_files, write_files
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.system]
 
 KEY = "0123456789abcdef0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
