@@ -35,8 +35,10 @@ def test_a_key_is_needed_on_every_route_but_the_probes() -> None:
                 for method in ("GET", "POST", "OPTIONS", "DELETE"):
                     assert (await server.ask(path, method=method)).status == 401, path
                     assert (await server.ask(path, method=method, key="wrong-key-of-somebody")).status == 401
+                    only_read = path == "/metrics" and method != "GET"
                     for key in (KEY, OTHER_KEY):
-                        assert (await server.ask(path, method=method, key=key)).status == 200, path
+                        status = (await server.ask(path, method=method, key=key)).status
+                        assert status == (405 if only_read else 200), path
             assert (await server.ask("/live", method="GET")).status == 200
             assert (await server.ask("/ready", method="GET")).status == 200
             assert (await server.ask("/ready", method="POST")).status == 401
@@ -467,6 +469,47 @@ def test_each_request_is_one_line_and_one_count() -> None:
             for dialect, outcome in (("decide", "ok"), ("systemone", "unauthorized")):
                 labels = f'{{dialect="{dialect}",kind="none",outcome="{outcome}"}}'
                 assert f"decideploy_requests_total{labels} 1.0" in server.metrics()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/metrics/x"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS"])
+def test_metrics_are_only_read(path: str, method: str) -> None:
+    async def story() -> None:
+        async with served() as server:
+            for reading in ("GET", "HEAD"):
+                assert (await server.ask(path, method=reading)).status == 200
+            seen = len(server.app.seen)
+            reply = await server.ask(path, method=method)
+            assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+            assert reply.json()["error"]["code"] == "method_not_allowed"
+            assert len(server.app.seen) == seen
+            assert {line["route"] for line in server.lines()} == {path}
+
+    asyncio.run(story())
+
+
+class Mounting(App):
+    """It writes into the scope which part of the path is its own, as a mounted application does."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            scope["root_path"] = scope["path"][:-1]
+        await super().__call__(scope, receive, send)
+
+
+def test_the_route_in_the_log_is_the_path_whatever_a_mount_makes_of_it() -> None:
+    async def story() -> None:
+        async with served(Mounting()) as server:
+            await server.ask("/metrics", method="GET")
+            await server.ask("/v1/decide")
+            held = websocket(server, [], {})
+            await turns_true(lambda: bool(held.messages))
+            server.app.release.set()
+            await held.task
+            assert [line["route"] for line in server.lines()] == ["/metrics", "/v1/decide", "/v1/realtime"]
+            assert 'dialect="decide"' in server.metrics()
 
     asyncio.run(story())
 

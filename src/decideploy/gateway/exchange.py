@@ -62,7 +62,8 @@ class Exchange:
         timer = asyncio.get_running_loop().call_later(timeout_s, self.cut, TIMEOUT)
         try:
             async with asyncio.timeout(None) as self._limit:
-                await app(self.scope, self.receive, self.send)
+                # Routes write into the scope that they get; what is logged is the request's own.
+                await app({**self.scope}, self.receive, self.send)
         except Exception:
             # Whatever a route makes of its client's leaving is no news.
             if self.refusal is None:

@@ -24,8 +24,9 @@ from decideploy.gateway.settings import ServerSettings, read_settings
 from decideploy.gateway.start import read_start
 
 _METRICS_PATH: Final = "/metrics"
+_READING_METHODS: Final = frozenset({"GET", "HEAD"})
 # They only tell something, so they take no slot.
-_CHEAP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_CHEAP_METHODS: Final = _READING_METHODS | {"OPTIONS"}
 # Where an answer of 200 shows that the engine works; others only count tokens or look something up.
 _ENGINE_PATHS: Final = frozenset(
     {
@@ -109,7 +110,7 @@ class Gateway:
 
     def _probe(self, scope: Scope) -> tuple[int, dict[str, Any]] | None:
         """The answer of the two routes that need no key."""
-        if scope["method"] not in ("GET", "HEAD"):
+        if scope["method"] not in _READING_METHODS:
             return None
         if _path(scope) == READY_PATH:
             return (200 if self.readiness.is_ready else 503), self.readiness.document()
@@ -162,6 +163,9 @@ class Gateway:
         """Why this caller is not let through now."""
         if caller is None:
             return refusals.UNAUTHORIZED
+        # The engine's route there answers to every method, and to every path that begins like it.
+        if _path(scope).startswith(_METRICS_PATH) and scope.get("method") not in _READING_METHODS:
+            return refusals.NOT_FOR_METRICS
         if _path(scope) == _METRICS_PATH:
             return None
         if closed := self._refusal_of_phase():
@@ -225,7 +229,8 @@ class Gateway:
         else:
             self._in_flight.add(socket)
             try:
-                await socket.run(self._in_slot, scope, receive, send)
+                # Routes write into the scope that they get; what is logged is the request's own.
+                await socket.run(self._in_slot, {**scope}, receive, send)
             finally:
                 self._in_flight.discard(socket)
         outcome = socket.refusal.outcome if socket.refusal else "ok"

@@ -15,13 +15,17 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """An answer that no route gives. ``outcome`` is its word in metrics and logs, ``code`` in the body."""
+    """An answer that no route gives. ``outcome`` is its word in metrics and logs, ``code`` in the body.
+
+    ``allow`` are the methods that the path has, for a method that it has not.
+    """
 
     status: int
     outcome: str
     code: str
     message: str
     retry_after_s: int | None = None
+    allow: str | None = None
 
     def after(self, retry_after_s: int) -> Refusal:
         """The same with a time after which to try again."""
@@ -67,6 +71,13 @@ ENGINE_DEAD: Final = Refusal(
     code="engine_dead",
     message="the engine has died",
     retry_after_s=30,
+)
+NOT_FOR_METRICS: Final = Refusal(
+    status=405,
+    outcome="client_error",
+    code="method_not_allowed",
+    message="metrics are only read: use GET, HEAD",
+    allow="GET, HEAD",
 )
 TOO_LARGE: Final = Refusal(
     status=413,
@@ -145,6 +156,8 @@ def headers(refusal: Refusal, content: bytes) -> Headers:
     ]
     if refusal.retry_after_s is not None:
         found.append((b"retry-after", str(refusal.retry_after_s).encode()))
+    if refusal.allow is not None:
+        found.append((b"allow", refusal.allow.encode()))
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         found.append((b"www-authenticate", b"Bearer"))
     return found
