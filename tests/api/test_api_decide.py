@@ -323,6 +323,7 @@ def test_openapi_lists_the_errors(encoder: PromptEncoder) -> None:
         "200",
         "400",
         "401",
+        "405",
         "408",
         "413",
         "415",

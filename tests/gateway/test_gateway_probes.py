@@ -5,7 +5,7 @@ import fastapi
 import jsonschema
 import pytest
 from fastapi.testclient import TestClient
-from gateway_harness import App, Check, Proof, served
+from gateway_harness import KEY, App, Check, Proof, served
 
 from decideploy.gateway import probes
 
@@ -35,8 +35,56 @@ def test_the_description_tells_the_probes_and_they_answer_as_it_says(proof: Proo
     asyncio.run(story())
 
 
-def test_the_document_of_fastapi_is_extended() -> None:
+GATE = {"401", "405", "429", "503", "504"}
+
+
+def described_fastapi() -> dict[str, Any]:
     app = fastapi.FastAPI()
-    probes.describe_probes(app)
+
+    @app.get("/tokens", responses={503: {"description": "its own"}})
+    async def read() -> None: ...
+
+    @app.post("/v1/chat/completions")
+    @app.post("/v1/messages")
+    @app.post("/v1/systemone")
+    async def write(body: dict[str, Any]) -> None: ...
+
+    probes.describe_gateway(app)
     with TestClient(app) as client:
-        assert "/ready" in client.get("/openapi.json").json()["paths"]
+        client.get("/openapi.json")
+        # Asked twice: FastAPI gives the document out that it has made before.
+        return dict(client.get("/openapi.json").json())
+
+
+def test_every_operation_declares_what_the_gateway_may_answer() -> None:
+    paths = described_fastapi()["paths"]
+    assert set(paths["/tokens"]["get"]["responses"]) == {"200", *GATE}
+    assert paths["/tokens"]["get"]["responses"]["503"] == {"description": "its own"}
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/systemone"):
+        assert set(paths[path]["post"]["responses"]) == {"200", "422", "408", "413", *GATE}
+    assert set(paths["/live"]["get"]["responses"]) == {"200", "503"}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/systemone"])
+def test_a_refusal_is_as_it_is_declared(path: str) -> None:
+    document = described_fastapi()
+
+    async def refused() -> Any:
+        async with served(keys=KEY) as server:
+            return await server.ask(path)
+
+    reply = asyncio.run(refused())
+    content = document["paths"][path]["post"]["responses"][str(reply.status)]["content"]
+    schema = {**content["application/json"]["schema"], "components": document["components"]}
+    jsonschema.validate(reply.json(), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({}, schema)
+
+
+def test_every_operation_but_the_probes_needs_a_key() -> None:
+    document = described_fastapi()
+    (name,) = document["components"]["securitySchemes"]
+    assert document["components"]["securitySchemes"][name]["scheme"] == "bearer"
+    assert document["security"] == [{name: []}]
+    operations = [(path, item) for path, methods in document["paths"].items() for item in methods.values()]
+    assert {path for path, item in operations if item.get("security") == []} == {"/live", "/ready"}

@@ -216,6 +216,7 @@ Statuses: TypeAlias = dict[int, str]
 # What stands before every route may answer these as well.
 GATE_STATUSES: Final[Statuses] = {
     401: "No valid API key",
+    405: "Another method than those of this path",
     429: "Too many requests wait already; Retry-After says when to come again",
     500: "Internal error",
     503: "The engine is not ready; Retry-After says when to come again",

@@ -17,7 +17,7 @@ from decideploy.gateway.exchange import App, Exchange, Message, Receive, Scope, 
 from decideploy.gateway.keys import Caller, KeyFile
 from decideploy.gateway.lifecycle import Lifecycle, Prove
 from decideploy.gateway.metrics import TALLY, GatewayMetrics, Tally, shared_metrics
-from decideploy.gateway.probes import LIVE_PATH, READY_PATH, Described, describe_probes
+from decideploy.gateway.probes import LIVE_PATH, READY_PATH, Described, describe_gateway
 from decideploy.gateway.readiness import Readiness, Rules
 from decideploy.gateway.refusals import Headers, Refusal
 from decideploy.gateway.settings import ServerSettings, read_settings
@@ -99,7 +99,7 @@ class Gateway:
             if message["type"] == "lifespan.startup.complete":
                 app = scope.get("app")
                 if isinstance(app, Described):
-                    describe_probes(app)
+                    describe_gateway(app)
                 self.lifecycle.start(app)
             elif message["type"].startswith("lifespan.shutdown"):
                 await self.lifecycle.stop()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from decideploy.api.errors import Failure, detail_envelope, error_envelope
 from decideploy.api.faults import Fault
+from decideploy.api.systemone_wire import DetailEnvelope
+from decideploy.decide import ErrorEnvelope
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -121,6 +125,24 @@ _ANTHROPIC_TYPES: Final[dict[int, str]] = {
 }
 
 
+class AnthropicFault(BaseModel):
+    """What is wrong, in the words of Anthropic's Messages API."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    """The envelope that clients of Anthropic's Messages API read; the engine serves that API as well."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["error"] = "error"
+    error: AnthropicFault
+
+
 def dialect(path: str) -> str:
     """Which API ``path`` belongs to, as metrics name it: decide, systemone, decisions, openai or other."""
     return _DIALECTS.get(path) or ("openai" if path.startswith("/v1/") else "other")
@@ -128,24 +150,30 @@ def dialect(path: str) -> str:
 
 def body(refusal: Refusal, path: str) -> bytes:
     """``refusal`` as the clients of ``path`` read errors, JSON in UTF-8."""
-    return json.dumps(_envelope(refusal, path)).encode()
+    return json.dumps(_envelope(refusal, path).model_dump(mode="json")).encode()
 
 
-def _envelope(refusal: Refusal, path: str) -> dict[str, Any]:
+def _envelope(refusal: Refusal, path: str) -> BaseModel:
     if path.startswith(_MESSAGES_PATH):
         return _anthropic(refusal)
     fault = Fault(location=("request",), message=refusal.message, code=refusal.code)
     failure = Failure(status=refusal.status, message=refusal.message, code=refusal.code, faults=(fault,))
     envelope = detail_envelope if path == SYSTEMONE_PATH else error_envelope
-    return envelope(failure).model_dump(mode="json")
+    return envelope(failure)
 
 
-def _anthropic(refusal: Refusal) -> dict[str, Any]:
-    """The engine serves Anthropic's Messages API as well, whose clients read this envelope."""
+def _anthropic(refusal: Refusal) -> AnthropicError:
     server = HTTPStatus.INTERNAL_SERVER_ERROR
     other = "api_error" if refusal.status >= server else "invalid_request_error"
     kind = _ANTHROPIC_TYPES.get(refusal.status, other)
-    return {"type": "error", "error": {"type": kind, "message": refusal.message}}
+    return AnthropicError(error=AnthropicFault(type=kind, message=refusal.message))
+
+
+def envelope_model(path: str) -> type[BaseModel]:
+    """The type of :func:`body` for ``path``."""
+    if path.startswith(_MESSAGES_PATH):
+        return AnthropicError
+    return DetailEnvelope if path == SYSTEMONE_PATH else ErrorEnvelope
 
 
 def headers(refusal: Refusal, content: bytes) -> Headers:
