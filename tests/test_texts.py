@@ -42,6 +42,9 @@ def test_bytes_of_another_encoding_are_no_json() -> None:
         parse_json("{}".encode("utf-16"))
     with pytest.raises(ValueError, match="BOM"):
         parse_json(b"\xef\xbb\xbf{}")
+    for body in ("{}".encode("utf-16"), "{}".encode("utf-32"), b"\xef\xbb\xbf{}"):
+        with pytest.raises(RequestError, match="not valid JSON"):
+            parse_body(body)
 
 
 def test_text_is_decoded_with_one_kind_of_line_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from email.message import Message
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from backports import zstd
 from fastapi import Request
 
+from decideploy import texts
 from decideploy.decide import RequestError
 
 # 16 MiB of images in base64, and room for their text; a body is held and parsed as a whole.
@@ -150,19 +150,6 @@ def count_values(document: Any, *, enough: int) -> int:
 def parse_json(content: bytes) -> Any:
     """``content`` as JSON; RequestError(400) when it is none, or when its meaning depends on the parser."""
     try:
-        return json.loads(content, parse_constant=_refuse_constant, object_pairs_hook=_distinct_keys)
-    except (ValueError, RecursionError) as error:
+        return texts.parse_json(content)
+    except ValueError as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json", status=400) from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ValueError(f"an object has the key {key!r} twice")
-        seen.add(key)
-    return dict(pairs)
