@@ -22,7 +22,7 @@ import tempfile
 import venv
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 MANIFEST = "manifest.json"
@@ -83,7 +83,16 @@ def read_manifest(bundle: Path) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"{MANIFEST} cannot be read: {error}"]
     if not isinstance(manifest, dict) or manifest.get("schema_version") != 1:
         return {}, [f"{MANIFEST} is of no version that this installer knows"]
-    return manifest, []
+    return manifest, list(name_faults(manifest))
+
+
+def name_faults(manifest: dict[str, Any]) -> Iterator[str]:
+    """Names that lead out of the folder they belong to."""
+    named = [*(part["name"] for part in manifest["parts"]), *(file["path"] for file in manifest["files"])]
+    for name in named:
+        steps = PurePosixPath(name).parts
+        if not steps or steps[0] == "/" or ".." in steps:
+            yield f"{MANIFEST} names {name!r}, which is outside of the bundle"
 
 
 def part_faults(bundle: Path, manifest: dict[str, Any]) -> Iterator[str]:
