@@ -13,8 +13,7 @@ ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 sys.path.insert(0, str(ARTIFACTS))
 
 from full_shape import write_full_shape  # noqa: E402
-from hub_server import REPO, REVISION, serving  # noqa: E402
-from test_artifacts_hub import point_at  # noqa: E402
+from hub_server import REPO, REVISION, point_at, serving  # noqa: E402
 
 from decideploy.artifacts import HubModel, verify_hub  # noqa: E402
 from decideploy.artifacts.manifest import hash_files  # noqa: E402
