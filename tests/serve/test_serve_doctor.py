@@ -19,7 +19,9 @@ from decideploy.serve import DoctorReport, doctor, print_doctor
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decideploy.build, "check_installed", lambda: SimpleNamespace(version="0.30.0+cpu"))
+    monkeypatch.setattr(
+        decideploy.build, "check_installed", lambda: SimpleNamespace(version="0.30.0+cpu", recipe="cpu")
+    )
 
 
 def examine(tmp_path: Path, *codes: str, port: int | None = None) -> DoctorReport:

@@ -456,7 +456,7 @@ def _cpu_choices(inputs: _Inputs) -> _Choices:
     return _Choices(
         device="cpu",
         flags=("--language-model-only", "--block-size", str(_CPU_BLOCK_TOKENS)),
-        env={"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
+        env={"VLLM_CPU_KVCACHE_SPACE": str(kv_gib), "TORCH_COMPILE_DISABLE": "1"},
         max_model_len=length,
         batched_tokens=batched,
         steps_in_flight=_CPU_STEPS_IN_FLIGHT,
@@ -468,6 +468,7 @@ def _cpu_choices(inputs: _Inputs) -> _Choices:
             "language_model_only": "no images on CPU: its attention reads their tokens in one direction only",
             "block_size": "small, so that most of a state that questions share is found in the cache",
             "compilation": "none: with LoRA the CPU engine runs eager whatever is asked",
+            "TORCH_COMPILE_DISABLE": "else a few functions compile at first use, by the host's C++ compiler",
         },
     )
 

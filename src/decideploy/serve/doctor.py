@@ -15,7 +15,7 @@ from rich.table import Table
 from decideploy.errors import ConfigError, Diagnostic, Error, ProbeError
 from decideploy.hardware import HardwareReport, probe
 from decideploy.serve.launch import check_port
-from decideploy.serve.preflight import check_state_folder
+from decideploy.serve.preflight import check_libraries, check_state_folder
 
 SCHEMA_VERSION = 1
 
@@ -140,6 +140,7 @@ def _build() -> str:
     from decideploy.build import check_installed  # noqa: PLC0415
 
     installed = check_installed()
+    check_libraries(installed.recipe)
     return f"vllm {installed.version}, every file as built"
 
 

@@ -47,7 +47,7 @@ from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.http_client import Client
 from decideploy.serve.launch import EngineProcess, check_port, check_port_number, reachable_host
 from decideploy.serve.notify import ServiceManager, Watch, works
-from decideploy.serve.preflight import check_state_folder, collected
+from decideploy.serve.preflight import check_libraries, check_state_folder, collected
 from decideploy.serve.questions import one_of_each_kind
 from decideploy.serve.selftest import Check, SelfTestReport, print_selftest
 from decideploy.serve.supervise import supervise
@@ -260,6 +260,7 @@ def _check_build(options: ServeOptions, console: Console) -> InstalledBuild | No
 
     try:
         build = check_installed()
+        check_libraries(build.recipe)
     except Error as error:
         if not options.dry_run:
             raise
