@@ -4,7 +4,6 @@ The tests of one vLLM stand together: they are forks of one process, which impor
 """
 
 import functools
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import pytest
 from decisions import bare_prompt, random_decisions
 from probes import ATTENTION_AND_HEAD, Probes, read_with
 
-from decideploy.build import apply_to_tree, read_series
+from decideploy.build import read_series
+from decideploy.containers.source import stage_source_tree
 from decideploy.decide import PromptEncoder
-from decideploy.pins import Artifact, cache_folder, data_root, fetch, load_recipe
+from decideploy.pins import Artifact, cache_folder, data_root, fetch
 
 pytestmark = pytest.mark.integration
 
@@ -192,11 +192,5 @@ def test_a_seed_gives_the_same_tokens_however_the_prompt_is_read(probes, demo_mo
 
 
 def test_series_applies_to_the_source_release(tmp_path):
-    recipe = load_recipe("cuda")
-    source = fetch(recipe.upstream.artifact(recipe.upstream.sdist), cache_folder())
-    with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (tree,) = tmp_path.iterdir()
-    series = read_series(data_root())
-    named = sorted({path for patch in series for path in patch.paths})
-    assert list(apply_to_tree(series, tree)) == named
+    named = sorted({path for patch in read_series(data_root()) for path in patch.paths})
+    assert list(stage_source_tree(tmp_path / "vllm", root=data_root())) == named

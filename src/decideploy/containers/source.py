@@ -6,7 +6,7 @@ import shutil
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from decideploy.build import apply_to_tree, build, read_series
 from decideploy.build.wheelhouse import stage_wheels
@@ -16,6 +16,8 @@ from decideploy.pins import Recipe, cache_folder, check_lock, fetch, home_folder
 
 _RECIPE: Final = "cuda"
 _TOOLS: Final = "source-requirements.txt"
+# The first releases of Python 3.11 have no filters; the archive is the one that the lock names.
+_FILTER: Final[dict[str, Any]] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 def stage_source_tree(folder: Path, *, root: Path, wheelhouses: Sequence[Path] = ()) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def _unpack(archive: Path, folder: Path) -> None:
         top = {member.name.split("/")[0] for member in sources.getmembers()}
         if len(top) != 1:
             raise IntegrityError("the source archive has more than one folder", where=archive.name)
-        sources.extractall(folder, filter="data")
+        sources.extractall(folder, **_FILTER)
     (unpacked,) = folder.iterdir()
     for path in unpacked.iterdir():
         path.rename(folder / path.name)
