@@ -23,7 +23,8 @@ CLIENTS = 24
 
 
 def decision(url: str, number: int) -> DecideResponse:
-    return ask(url, kind="noul", question="Was the box whole?", state=f"Box {number} was torn. " * 120)
+    state = f"Box {number} was torn. " * 120
+    return ask(url, kind="noul", question="Was the box whole?", state=state, timeout_s=PATIENCE_S)
 
 
 def in_flight(url: str) -> float:
