@@ -52,7 +52,10 @@ def test_decisions_in_flight_are_answered_after_sigterm(
             assert sum(decision(container.url, 0).probabilities) == pytest.approx(1)
             family = psutil.Process(container.process.pid).children(recursive=True)
             flying = [pool.submit(decision, container.url, number) for number in range(CLIENTS)]
-            container.until(lambda: in_flight(container.url) > 0)
+            # All of them there, or answered: one that comes after the signal is refused, as it should be.
+            container.until(
+                lambda: in_flight(container.url) + sum(future.done() for future in flying) >= CLIENTS
+            )
             container.terminate()
             assert not all(future.done() for future in flying), "they ended before the signal: ask more"
             ended = [future.exception() for future in flying]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # A route that hears that its client has left stops in an orderly way; one that does not is cancelled.
 _GRACE_S: Final = 1.0
+_LINGER_S: Final = 2.0
 _EVENT_STREAM: Final = b"text/event-stream"
 _CLOSE: Final = (b"connection", b"close")
 
@@ -90,10 +92,21 @@ class Exchange:
         content = refusals.body(refusal, self.scope["path"])
         if self.status is None:
             self.status = refusal.status
-            await self._send(self._start(refusals.headers(refusal, content), closing=closing))
-            await self._send({"type": "http.response.body", "body": content})
+            start = self._start(refusals.headers(refusal, content), closing=closing)
+            await self._send(start)
+            await self._send({"type": "http.response.body", "body": content, "more_body": True})
+            if _CLOSE in start["headers"]:
+                await self._take_rest()
+            await self._send({"type": "http.response.body", "body": b""})
         elif self._event_stream and not self._complete:
             await self._send({"type": "http.response.body", "body": b"data: " + content + b"\n\n"})
+
+    async def _take_rest(self) -> None:
+        """Read what comes of the body: closed before, the connection is reset and its answer lost."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while not self._body_read:
+                    self._body_read = not (await self._receive()).get("more_body")
 
     def cut(self, refusal: Refusal) -> None:
         """Stop the application's work for the reason of ``refusal``; the first reason stands."""
