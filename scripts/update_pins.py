@@ -17,7 +17,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -30,6 +30,7 @@ from packaging.requirements import Requirement  # noqa: E402
 from packaging.utils import canonicalize_name  # noqa: E402
 
 from decideploy.build import PackedWheel, leave_out, read_series, repack, wheel_filename  # noqa: E402
+from decideploy.build.wheelhouse import requirement_entries  # noqa: E402
 from decideploy.errors import ConfigError, Error, IntegrityError  # noqa: E402
 from decideploy.pins import (  # noqa: E402
     Recipe,
@@ -327,7 +328,7 @@ def compile_requirements(
             )
             (work / "constraints.txt").write_text(pins, encoding="utf-8")
             command += ["--constraints", "constraints.txt"]
-        return dict(split_blocks(run_uv([*command, "requirements.in"], work)))
+        return dict(requirement_entries(run_uv([*command, "requirements.in"], work)))
 
 
 def uv_command(recipe: Recipe, python: str) -> list[str]:
@@ -361,12 +362,6 @@ def run_uv(command: Sequence[str], work: Path) -> str:
             next_step="correct the recipe or pyproject.toml",
         )
     return done.stdout
-
-
-def split_blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Split uv's output into one entry for each distribution."""
-    for block in re.findall(r"^[a-z0-9].*\n(?:[ ].*\n)*", text, re.MULTILINE):
-        yield re.split(r"[\[=]", block, maxsplit=1)[0], block
 
 
 def torch_block(torch: TorchPin, python: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,7 +45,7 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(
             text if isinstance(text, str) else text.decode("utf-8"),
             parse_constant=_refuse_constant,
-            object_pairs_hook=_distinct_keys,
+            object_pairs_hook=distinct_keys,
         )
     except RecursionError as error:
         raise ValueError(f"it nests too deep: {error}") from error
@@ -54,10 +55,10 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in document:
-            raise ValueError(f"an object has the key {key!r} twice")
-        document[key] = value
+def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError for a key that is there twice, since readers differ in which they keep."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {twice[:100]!r} twice")
     return document

@@ -118,7 +118,7 @@ def test_second_build_that_differs_is_told(project: Project, built: BuildResult)
     assert [what for what in told if f"a second build gave sha256 {built.sha256}" in what]
 
 
-def test_all_missing_papers_are_told_before_signing(built: BuildResult, keys):
+def test_all_missing_files_are_told_before_signing(built: BuildResult, keys):
     built.sbom.unlink()
     built.provenance.unlink()
     with pytest.raises(ConfigError) as caught:
@@ -127,7 +127,7 @@ def test_all_missing_papers_are_told_before_signing(built: BuildResult, keys):
     assert built.provenance.name in caught.value.what
 
 
-def test_only_wheels_and_bundles_have_papers(tmp_path: Path, keys):
+def test_only_wheels_and_bundles_are_artifacts(tmp_path: Path, keys):
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(ConfigError, match="neither a wheel nor"):
         attest(tmp_path / "notes.txt", keys.private)

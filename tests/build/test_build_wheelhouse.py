@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from decideploy.build.wheelhouse import required_names, select_requirements, stage_wheels
+from decideploy.build.wheelhouse import required_names, requirement_entries, select_requirements, stage_wheels
 from decideploy.errors import ConfigError, IntegrityError
 
 TARGET = {"python": "3.12", "platform": "x86_64-manylinux_2_31"}
@@ -89,3 +89,10 @@ def test_requirements_of_a_wheel_are_followed_to_their_end(tmp_path: Path) -> No
     names = required_names(wheels[0], lock, wheelhouses=[source], **TARGET)
     assert names == {"two", "three"}
     assert select_requirements(lock.read_text(), names) == entry(wheels[1]) + entry(wheels[2])
+
+
+def test_a_hashed_file_is_split_by_distribution() -> None:
+    text = "a-b[c]==1 \\\n    --hash=sha256:0 \\\n    --hash=sha256:1\nsix==2 \\\n    --hash=sha256:2\n"
+    entries = dict(requirement_entries(text))
+    assert list(entries) == ["a-b", "six"]
+    assert "".join(entries.values()) == text

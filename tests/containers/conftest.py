@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from container_tools import Containers, missing
-
-ROOT = Path(__file__).resolve().parents[2]
-BASE = "localhost/decideploy-base:bookworm"
+from container_tools import BASE, ROOT, Containers, missing
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from decideploy.containers import ImageContext, build_command
 
+ROOT = Path(__file__).resolve().parents[2]
+BASE = "localhost/decideploy-base:bookworm"
 TOOLS = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",

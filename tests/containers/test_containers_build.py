@@ -8,8 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import BASE, ROOT
-from container_tools import Containers
+from container_tools import BASE, ROOT, Containers
 
 from decideploy.containers import compare_images, open_image, stage_context
 from decideploy.demo import write_demo_model

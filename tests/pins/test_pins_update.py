@@ -121,10 +121,3 @@ def test_torch_stub_is_metadata_only_and_its_digest_is_not_used(tool: ModuleType
         assert all(".dist-info/" in name for name in archive.namelist())
     assert torch.sha256["3.12"] in tool.torch_block(torch, "3.12")
     assert torch.sha256["3.11"] not in tool.torch_block(torch, "3.12")
-
-
-def test_output_of_uv_is_split_by_distribution(tool: ModuleType):
-    text = "a-b[c]==1 \\\n    --hash=sha256:0 \\\n    --hash=sha256:1\nsix==2 \\\n    --hash=sha256:2\n"
-    blocks = dict(tool.split_blocks(text))
-    assert list(blocks) == ["a-b", "six"]
-    assert "".join(blocks.values()) == text

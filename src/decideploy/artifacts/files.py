@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
@@ -23,9 +22,9 @@ from decideploy.artifacts.safetensors_file import (
     UnavailableError,
     read_header,
     read_scalars,
-    unique_object,
 )
 from decideploy.artifacts.shape import Shape, VisionShape, parse_shape, parse_vision
+from decideploy.texts import parse_json
 
 CONFIG = "config.json"
 QUANT_CONFIG = "hf_quant_config.json"
@@ -268,17 +267,10 @@ def _read_json(path: Path) -> Document | str:
         size_bytes = path.stat().st_size
         if size_bytes > MAX_JSON_BYTES:
             return f"has {size_bytes} bytes, too many for JSON"
-        # Not json.loads of bytes, which takes encodings and byte order marks that other readers refuse.
-        content = json.loads(
-            path.read_bytes().decode("utf-8"), object_pairs_hook=unique_object, parse_constant=_refuse
-        )
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         return f"is not readable JSON: {error}"
     return content if isinstance(content, dict) else "is not a JSON object"
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
 
 
 def _read_header(path: Path) -> Mapping[str, TensorInfo] | str:

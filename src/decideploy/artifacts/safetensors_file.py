@@ -12,7 +12,6 @@ import math
 import os
 import re
 import struct
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from decideploy.texts import distinct_keys
 
 # The 47,000 tensors of the published model take 6.5 MB in one file; the format allows 100 MB, which a hostile
 # file could use to cost seconds and hundreds of megabytes.
@@ -165,16 +166,7 @@ _SPACE = " \t\r\n"
 _GAP = re.compile(f"[{_SPACE}]*")
 
 
-def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError for a key that is there twice, since readers differ in which they keep."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"key {twice[:100]!r} is there twice")
-    return content
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=distinct_keys)
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,17})"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from decideploy.artifacts import files as names
+from decideploy.artifacts import template_probe
 from decideploy.artifacts.files import ModelFiles, UnavailableError
 from decideploy.artifacts.issue import Finding, RuleSet
 from decideploy.artifacts.safetensors_file import NotFetchedError
@@ -75,65 +76,18 @@ def chat_template_malformed(files: ModelFiles) -> Iterator[Finding]:
 @lru_cache(maxsize=4)
 def _format_faults(template: str) -> tuple[str, ...]:
     """What formatting a chat showed; in a process of its own, since a template may loop or hoard memory."""
-    command = [sys.executable, "-P", "-c", _PROBE]
+    command = [sys.executable, "-P", str(template_probe.__file__)]
     try:
         done = subprocess.run(
             command, input=template.encode(), capture_output=True, check=False, timeout=_PROBE_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
         return ("does not end",)
-    if done.returncode == _NO_JINJA:
+    if done.returncode == template_probe.NO_JINJA:
         raise NotFetchedError("jinja2")
     if done.returncode != 0:
         return ("needs more than 5 seconds or 1 GB for one chat",)
     return tuple(json.loads(done.stdout))
-
-
-_NO_JINJA = 3
-# Jinja as transformers sets it up for chat templates.
-_PROBE = """
-import json, resource, sys
-resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-try:
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-except ImportError:
-    sys.exit(3)
-
-class Generation(Extension):
-    tags = {"generation"}
-    def parse(self, parser):
-        next(parser.stream)
-        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
-
-def refuse(message):
-    raise ValueError(message)
-
-def fault():
-    text = sys.stdin.buffer.read().decode("utf-8")
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False)
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: "2026-01-01"
-    messages = [{"role": "user", "content": "Is water wet?"}]
-    try:
-        template = environment.from_string(text)
-    except Exception as error:
-        return f"is no Jinja template: {type(error).__name__}: {error}"
-    said = {"messages": messages, "bos_token": "<bos>", "eos_token": "<eos>", "add_generation_prompt": True}
-    try:
-        plain, thought = (template.render(**said, enable_thinking=on) for on in (False, True))
-    except Exception as error:
-        return f"cannot format a chat: {type(error).__name__}: {error}"
-    if "Is water wet?" not in plain or "Is water wet?" not in thought:
-        return "leaves the user's words out"
-    return "formats a chat the same with thinking and without" if plain == thought else ""
-
-print(json.dumps([what for what in [fault()] if what]))
-"""
 
 
 @RULES.rule(

@@ -52,9 +52,8 @@ def vocab_size(files: ModelFiles) -> Iterator[Finding]:
 )
 def tokenizer_vocabulary(files: ModelFiles) -> Iterator[Finding]:
     """Every token of the tokenizer has an embedding row."""
-    model = files.json(names.TOKENIZER).get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocabulary, dict) or not vocabulary:
+    vocabulary = _vocabulary(files)
+    if not vocabulary:
         yield Finding(what="the tokenizer has no vocabulary", where=names.TOKENIZER, key="model.vocab")
         return
     ids = [*vocabulary.values(), *_added_tokens(files).values()]
@@ -76,9 +75,8 @@ def tokenizer_vocabulary(files: ModelFiles) -> Iterator[Finding]:
 )
 def tokenizer_added_token(files: ModelFiles) -> Iterator[Finding]:
     """An added token has one id, its own in the vocabulary, wherever it is listed."""
-    model = files.json(names.TOKENIZER).get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocabulary, dict) or not all(type(one) is int for one in vocabulary.values()):
+    vocabulary = _vocabulary(files)
+    if vocabulary is None or not all(type(one) is int for one in vocabulary.values()):
         raise UnavailableError(names.TOKENIZER)
     owners = {token_id: token for token, token_id in vocabulary.items()}
     for where, key, content, token_id in _added_places(files):
@@ -87,6 +85,13 @@ def tokenizer_added_token(files: ModelFiles) -> Iterator[Finding]:
         if (known, owner) != (token_id, content):
             what = f"{content[:80]!r} is added as {token_id}; it is {known}, and {token_id} is {owner[:80]!r}"
             yield Finding(what=what, where=where, key=key)
+
+
+def _vocabulary(files: ModelFiles) -> dict[str, Any] | None:
+    """Ids of the tokenizer's own tokens, as the file has them; None where it lists none."""
+    model = files.json(names.TOKENIZER).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    return vocabulary if isinstance(vocabulary, dict) else None
 
 
 def _added_places(files: ModelFiles) -> Iterator[tuple[str, str, str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,11 @@ _REEXPORT = "export with a ModelOpt release that clamps group scales"
 _DOWNLOAD = "download the shard again at the pinned revision, and compare it with its manifest"
 
 
+def _count(tensor: TensorInfo, is_meant: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> int:
+    """How many stored values ``is_meant`` marks."""
+    return sum(int(is_meant(block).sum()) for block in _blocks(tensor))
+
+
 def _blocks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
     """The tensor as stored, in blocks of rows that take little memory."""
     rows = tensor.shape[0] if tensor.shape else 1
@@ -48,8 +53,7 @@ def weight_not_finite(files: ModelFiles) -> Iterator[Finding]:
     """No bf16 weight is NaN or infinite."""
     for name, tensor in files.tensors.items():
         if tensor.dtype == "BF16":
-            blocks = _blocks(tensor)
-            count = sum(int(((block & _BF16_EXPONENT) == _BF16_EXPONENT).sum()) for block in blocks)
+            count = _count(tensor, lambda block: (block & _BF16_EXPONENT) == _BF16_EXPONENT)
             if count:
                 what = f"{count} values of {name} are NaN or infinite"
                 yield Finding(what=what, where=tensor.path.name, key=name)
@@ -83,7 +87,7 @@ def weight_zero(files: ModelFiles) -> Iterator[Finding]:
 def group_scale_nan(files: ModelFiles) -> Iterator[Finding]:
     """No FP8 group scale is one of E4M3's two NaN bytes."""
     for name, tensor in _group_scales(files):
-        count = sum(int(np.isin(block, _E4M3_NAN).sum()) for block in _blocks(tensor))
+        count = _count(tensor, lambda block: np.isin(block, _E4M3_NAN))
         if count:
             yield Finding(what=f"{count} NaN bytes in {name}", where=tensor.path.name, key=name)
 
@@ -98,7 +102,7 @@ def group_scale_negative(files: ModelFiles) -> Iterator[Finding]:
     """No FP8 group scale is below zero."""
     for name, tensor in _group_scales(files):
         # 0xFF is a NaN, 0x80 is zero.
-        count = sum(int(((block > 0x80) & (block < 0xFF)).sum()) for block in _blocks(tensor))
+        count = _count(tensor, lambda block: (block > 0x80) & (block < 0xFF))
         if count:
             yield Finding(what=f"{count} negative scales in {name}", where=tensor.path.name, key=name)
 

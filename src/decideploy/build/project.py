@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from decideploy.build.zip_archive import ZipWriter, open_zip
@@ -64,15 +65,27 @@ def export_checkout(root: Path, folder: Path) -> None:
 
 
 def _names(root: Path) -> list[str]:
-    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = ask_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return sorted({name for name in listed.split("\0") if name})
+
+
+def ask_git(root: Path, *arguments: str, allowed: Sequence[int] = (0,)) -> str:
+    """Return what ``git`` prints in the checkout ``root``.
+
+    Raises:
+        ConfigError: git is not installed, or its exit status is not ``allowed``: ``root`` is no checkout.
+    """
+    command = ["git", "-C", str(root), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise ConfigError("git is not installed", where="git ls-files", next_step="install git") from error
-    if done.returncode != 0:
+        raise ConfigError(
+            "git is not installed", where="git", next_step="install git: it tells what belongs to a checkout"
+        ) from error
+    if done.returncode not in allowed:
         raise ConfigError(
             f"git cannot tell what belongs to the checkout: {done.stderr.strip()}",
             where=str(root),
             next_step="work in a git checkout of decideploy",
         )
-    return sorted({name for name in done.stdout.split("\0") if name})
+    return done.stdout

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,6 +50,16 @@ def stage_wheels(
     except IntegrityError:
         _run_pip(arguments)
     return tuple(sorted(path for path in into.glob("*.whl") if _is_pinned(path.name, pins)))
+
+
+def link_wheels(wheels: Iterable[Path], folder: Path) -> None:
+    """Put ``wheels`` into ``folder`` too, as links where the file system lets us: some hold gigabytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for wheel in wheels:
+        try:
+            os.link(wheel, folder / wheel.name)
+        except OSError:
+            shutil.copyfile(wheel, folder / wheel.name)
 
 
 def required_names(

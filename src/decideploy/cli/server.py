@@ -126,7 +126,7 @@ def _asked(options: argparse.Namespace, *same: str, **named: str) -> dict[str, A
 
 def _plan(options: argparse.Namespace, console: Console) -> int:
     from decideploy.pins import home_folder
-    from decideploy.plan import corrections, memory_figure, plan, print_plan, starts_folder
+    from decideploy.plan import corrections, draw_memory, plan, print_plan, starts_folder
     from decideploy.plotting import check_plotting, save_figure
 
     if options.plot:
@@ -142,7 +142,7 @@ def _plan(options: argparse.Namespace, console: Console) -> int:
     else:
         print_plan(launch, console)
     if options.plot:
-        save_figure(memory_figure(launch), options.plot)
+        save_figure(draw_memory(launch), options.plot)
     return 0
 
 

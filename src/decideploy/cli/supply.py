@@ -46,11 +46,15 @@ def add_verbs(verb: AddVerb) -> None:
     )
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the bundle")
 
-    sub = verb("attest", _attest, "Sign an artifact and its papers with a local key")
+    sub = verb("attest", _attest, "Sign an artifact, its provenance and bill of materials with a local key")
     sub.add_argument("artifact", type=Path, metavar="ARTIFACT", help="a built wheel, or a bundle's folder")
     sub.add_argument("--key", type=Path, required=True, metavar="PEM", help="elliptic-curve private key")
 
-    sub = verb("verify-build", _verify_build, "Check an artifact against its papers and the lock")
+    sub = verb(
+        "verify-build",
+        _verify_build,
+        "Check an artifact against signature, provenance, bill of materials and lock",
+    )
     sub.add_argument("artifact", type=Path, metavar="ARTIFACT", help="a built wheel, or a bundle's folder")
     sub.add_argument("--key", type=Path, metavar="PEM", help="public key of the one who attested it")
     sub.add_argument("--rebuild", action="store_true", help="build it again and compare the bytes")

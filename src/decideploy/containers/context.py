@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from decideploy import __version__
 from decideploy.build import build
-from decideploy.build.project import export_checkout, project_wheel
-from decideploy.build.wheelhouse import required_names, select_requirements, stage_wheels
+from decideploy.build.project import ask_git, export_checkout, project_wheel
+from decideploy.build.wheelhouse import link_wheels, required_names, select_requirements, stage_wheels
 from decideploy.containers.images import TARGETS, BaseImage, load_images
 from decideploy.errors import ConfigError
 from decideploy.pins import Lock, Recipe, check_lock, home_folder, load_lock, load_recipe
@@ -127,7 +125,7 @@ def _stage_engine(inputs: _Inputs, *, development: bool) -> None:
     _stage_locked(inputs, list(files.values()))
     dist = home_folder() / "dist"
     result = build(inputs.recipe.name, dist, root=inputs.root, wheelhouses=inputs.wheelhouses)
-    _take(inputs, [result.wheel])
+    link_wheels([result.wheel], inputs.folder / "wheels")
     output = inputs.recipe.output
     _pin(inputs.folder / "engine.txt", output.distribution, output.version, result.wheel)
 
@@ -141,17 +139,7 @@ def _stage_locked(inputs: _Inputs, requirements: Sequence[Path]) -> None:
         platform=inputs.recipe.requirements.platform,
         wheelhouses=inputs.wheelhouses,
     )
-    _take(inputs, wheels)
-
-
-def _take(inputs: _Inputs, wheels: Iterable[Path]) -> None:
-    for wheel in wheels:
-        copy = inputs.folder / "wheels" / wheel.name
-        try:
-            os.link(wheel, copy)
-        except OSError:
-            # Another file system: the two gigabytes are copied.
-            shutil.copyfile(wheel, copy)
+    link_wheels(wheels, inputs.folder / "wheels")
 
 
 def _pin(path: Path, name: str, version: str, wheel: Path) -> None:
@@ -174,32 +162,15 @@ def _arguments(inputs: _Inputs, base: str) -> dict[str, str]:
 
 def _source(root: Path) -> str:
     """The repository's address; empty for one that only this machine can follow."""
-    remotes = _git(root, "config", "--get-regexp", r"^remote\.origin\.url$", allowed=(0, 1))
+    remotes = ask_git(root, "config", "--get-regexp", r"^remote\.origin\.url$", allowed=(0, 1))
     address = remotes.partition(" ")[2].strip()
     return address if address.startswith("https://") and "@" not in address else ""
 
 
 def _revision(root: Path) -> str:
     """The commit; that something was changed on top of it is told."""
-    changed = _git(root, "status", "--porcelain")
-    return _git(root, "rev-parse", "HEAD").strip() + ("+changed" if changed else "")
-
-
-def _git(root: Path, *arguments: str, allowed: Sequence[int] = (0,)) -> str:
-    command = ["git", "-C", str(root), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise ConfigError(
-            "git is not installed", where="git", next_step="install git: it tells what belongs to an image"
-        ) from error
-    if done.returncode not in allowed:
-        raise ConfigError(
-            f"git cannot tell what belongs to the checkout: {done.stderr.strip()}",
-            where=str(root),
-            next_step="work in a git checkout: git tells what belongs to an image",
-        )
-    return done.stdout
+    changed = ask_git(root, "status", "--porcelain")
+    return ask_git(root, "rev-parse", "HEAD").strip() + ("+changed" if changed else "")
 
 
 def _override(arguments: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from decideploy.build import apply_to_tree, build, read_series
-from decideploy.build.wheelhouse import stage_wheels
+from decideploy.build.wheelhouse import link_wheels, stage_wheels
 from decideploy.containers.images import load_images
 from decideploy.errors import ConfigError, IntegrityError
 from decideploy.pins import Recipe, cache_folder, check_lock, fetch, home_folder, load_lock, load_recipe
@@ -58,9 +58,7 @@ def stage_source(folder: Path, *, root: Path, wheelhouses: Sequence[Path] = ()) 
         platform=recipe.requirements.platform,
         wheelhouses=wheelhouses,
     )
-    (folder / "wheels").mkdir()
-    for wheel in wheels:
-        shutil.copyfile(wheel, folder / "wheels" / wheel.name)
+    link_wheels(wheels, folder / "wheels")
     released = build(_RECIPE, home_folder() / "dist", root=root, wheelhouses=wheelhouses).wheel
     shutil.copyfile(released, folder / "released.whl")
     shutil.copyfile(root / "build" / "source.Containerfile", folder / "Containerfile")

@@ -2,7 +2,7 @@
 
 from decideploy.plan.argv import ADAPTER_NAME
 from decideploy.plan.correction import Correction
-from decideploy.plan.figure import memory_figure
+from decideploy.plan.diagram import draw_memory
 from decideploy.plan.launch_plan import LaunchPlan, plan
 from decideploy.plan.memory import MemoryPlan, MemoryTerm
 from decideploy.plan.reconcile import Observed, Reconciliation, reconcile
@@ -22,8 +22,8 @@ __all__ = [
     "Workload",
     "append_record",
     "corrections",
+    "draw_memory",
     "make_record",
-    "memory_figure",
     "plan",
     "print_plan",
     "print_reconciliation",

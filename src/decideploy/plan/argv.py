@@ -91,7 +91,6 @@ def common_reasons(adapter: AdapterFacts, workload: Workload, lora_rank: int) ->
     return {
         "max_num_seqs": _sequences_reason(workload),
         "max_lora_rank": f"smallest that holds rank {adapter.rank} (given {lora_rank})",
-        "lora_target_modules": "only these are wrapped; else every expert is, at 2.5 GiB and slower kernels",
         "logprobs_mode": "processed: the decision's distribution is over the allowed tokens only",
         "max_logprobs": "every slot must come back; a missing one is an error",
         "shutdown_timeout": f"{workload.shutdown_timeout_s} s to finish requests; the default aborts them",

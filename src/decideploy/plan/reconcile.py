@@ -10,7 +10,7 @@ from decideploy.errors import Diagnostic
 from decideploy.hardware.kernels import backends
 from decideploy.plan.kv_cache import ceil_div
 from decideploy.plan.launch_plan import LaunchPlan
-from decideploy.plan.memory import GIB, WEIGHTS, MemoryPlan
+from decideploy.plan.memory import GIB, MemoryPlan
 
 KERNEL_DIFFERS = "moe-backend-differs"
 
@@ -99,7 +99,7 @@ def _figures(plan: LaunchPlan, observed: Observed) -> Iterator[Figure]:
     yield Figure(
         name="weights",
         unit="bytes",
-        predicted=sum(t.size_bytes for t in memory.terms if t.name.startswith(WEIGHTS)),
+        predicted=memory.weights_bytes,
         observed=observed.weights_bytes,
     )
     yield Figure(

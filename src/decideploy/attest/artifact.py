@@ -1,4 +1,4 @@
-"""The papers of an artifact: which files they are, and the signed list of them.
+"""A built artifact: which files belong to it, and the signed list of them.
 
 An artifact is a wheel of ``decideploy build`` or the folder of a ``decideploy bundle``. Its attestation names
 each file that belongs to it, provenance and bill of materials included, by size and sha256; one signature
@@ -15,13 +15,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from decideploy.artifacts import sign_manifest
-from decideploy.artifacts.manifest import FileRecord, sha256_file
+from decideploy.artifacts.manifest import FileRecord
 from decideploy.artifacts.signing import signature_path
 from decideploy.build.provenance import provenance_path
 from decideploy.build.sbom import sbom_path
 from decideploy.bundle.builder import ARCHIVE, INSTALLERS
 from decideploy.bundle.manifest import MANIFEST, PARTS
 from decideploy.errors import ConfigError
+from decideploy.pins.lock import file_sha256
 
 ATTESTATION = "attestation.json"
 
@@ -37,27 +38,27 @@ class Attestation(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Papers:
-    """Where an artifact and its papers lie; ``artifact`` is the wheel, or the bundle's archive name."""
+class BuiltArtifact:
+    """Where the files of an artifact lie; ``path`` is the wheel, or the bundle's archive by name."""
 
     folder: Path
-    artifact: Path
+    path: Path
     is_bundle: bool
 
     @property
     def provenance(self) -> Path:
         """The SLSA provenance."""
-        return provenance_path(self.artifact)
+        return provenance_path(self.path)
 
     @property
     def sbom(self) -> Path:
         """The CycloneDX bill."""
-        return sbom_path(self.artifact)
+        return sbom_path(self.path)
 
     @property
     def attestation(self) -> Path:
         """The list of files that is signed."""
-        return self.folder / (ATTESTATION if self.is_bundle else f"{self.artifact.name}.{ATTESTATION}")
+        return self.folder / (ATTESTATION if self.is_bundle else f"{self.path.name}.{ATTESTATION}")
 
     @property
     def signature(self) -> Path:
@@ -67,21 +68,21 @@ class Papers:
     def files(self) -> list[Path]:
         """Every file that belongs to the artifact, there or not, attestation and signature apart."""
         if not self.is_bundle:
-            return [self.artifact, self.provenance, self.sbom]
+            return [self.path, self.provenance, self.sbom]
         named = [self.folder / name for name in (MANIFEST, *INSTALLERS)]
         return [*named, *sorted(self.folder.glob(f"{PARTS}*")), self.provenance, self.sbom]
 
 
-def papers_of(artifact: Path) -> Papers:
-    """The papers of a wheel or of a bundle's folder.
+def built_artifact(artifact: Path) -> BuiltArtifact:
+    """The artifact that ``artifact`` names, a wheel or a bundle's folder.
 
     Raises:
         ConfigError: ``artifact`` is neither.
     """
     if artifact.is_dir():
-        return Papers(folder=artifact, artifact=artifact / ARCHIVE, is_bundle=True)
+        return BuiltArtifact(folder=artifact, path=artifact / ARCHIVE, is_bundle=True)
     if artifact.suffix == ".whl":
-        return Papers(folder=artifact.parent, artifact=artifact, is_bundle=False)
+        return BuiltArtifact(folder=artifact.parent, path=artifact, is_bundle=False)
     raise ConfigError(
         "neither a wheel nor the folder of a bundle",
         where=str(artifact),
@@ -97,18 +98,18 @@ def attest(artifact: Path, private_key: Path) -> Path:
     Raises:
         ConfigError: a file of the artifact is missing, or key or library are; all missing files are told.
     """
-    papers = papers_of(artifact)
-    missing = [path.name for path in papers.files() if not path.is_file()]
+    built = built_artifact(artifact)
+    missing = [path.name for path in built.files() if not path.is_file()]
     if missing:
         raise ConfigError(
             f"missing: {', '.join(missing)}",
-            where=str(papers.folder),
-            next_step="build the artifact again: papers are written beside it",
+            where=str(built.folder),
+            next_step="build the artifact again: provenance and bill are written beside it",
         )
     files = {
-        path.name: FileRecord(size_bytes=path.stat().st_size, sha256=sha256_file(path))
-        for path in papers.files()
+        path.name: FileRecord(size_bytes=path.stat().st_size, sha256=file_sha256(path))
+        for path in built.files()
     }
-    told = Attestation(artifact=papers.artifact.name, files=files)
-    papers.attestation.write_text(told.model_dump_json(indent=1) + "\n", "utf-8")
-    return sign_manifest(papers.attestation, private_key)
+    told = Attestation(artifact=built.path.name, files=files)
+    built.attestation.write_text(told.model_dump_json(indent=1) + "\n", "utf-8")
+    return sign_manifest(built.attestation, private_key)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def memory_figure(plan: LaunchPlan) -> Figure:
+def draw_memory(plan: LaunchPlan) -> Figure:
     """A bar of what takes the memory, in GiB; ConfigError when matplotlib is absent."""
     figure = new_figure(width=9, height=3)
     axes = figure.subplots()
