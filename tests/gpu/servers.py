@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from started import read_started
+
 
 @dataclass(frozen=True)
 class Server:
@@ -50,10 +52,7 @@ def serving(model: Path, results: Path, **wishes: object) -> Iterator[Server]:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         try:
-            line = process.stdout.readline()
-            # A fault is told as a document of several lines.
-            assert line.endswith("}\n"), stages.read_text() + line + process.stdout.read()
-            started = json.loads(line)
+            started = read_started(process, stages)
             yield Server(url=started["base_url"], model=model, started=started)
         finally:
             process.send_signal(signal.SIGTERM)

@@ -1,6 +1,5 @@
 """One real server for the session, started as a user starts it, and the figures that tests measured."""
 
-import json
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from started import read_started
 from waiting import PATIENCE_S, free_port
 
 from decideploy.build import apply_to_tree, read_series
@@ -35,18 +35,17 @@ def server(demo_model: Path, engine_home: Path, tmp_path_factory: pytest.TempPat
     command = [shutil.which("decideploy", path=str(Path(sys.executable).parent)), "serve", str(demo_model)]
     command += ["--port", str(free_port()), "--json"]
     environment = os.environ | {"DECIDEPLOY_HOME": str(engine_home)}
+    stages = state / "stages.txt"
     with (
-        open(state / "stages.txt", "w+") as stages,
+        open(stages, "w") as stage_lines,
         subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=stages, text=True
+            command, env=environment, stdout=subprocess.PIPE, stderr=stage_lines, text=True
         ) as process,
     ):
-        line = process.stdout.readline()
-        assert line, (state / "stages.txt").read_text()
-        started = json.loads(line)
+        started = read_started(process, stages)
         yield Server(url=started["base_url"], model=demo_model, started=started)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0, (state / "stages.txt").read_text()
+        assert process.wait(PATIENCE_S) == 0, stages.read_text("utf-8")
 
 
 @pytest.fixture(scope="session")

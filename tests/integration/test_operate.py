@@ -23,6 +23,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from started import read_started
 from waiting import PATIENCE_S, alive, free_port, is_free, until
 
 pytestmark = pytest.mark.integration
@@ -90,10 +91,7 @@ def operated(
             command, env=environment, stdout=subprocess.PIPE, stderr=stage_lines, text=True
         ) as process,
     ):
-        line = process.stdout.readline()
-        # An error's document has many lines, the ready server's has one.
-        assert line.endswith("}\n"), process.stdout.read() + stages.read_text()
-        started = json.loads(line)
+        started = read_started(process, stages)
         assert started["selftest"]["passed"] is True
         yield Operated(
             process=process,
