@@ -42,13 +42,21 @@ BUFFER_BYTES = 1 << 18
 
 
 class Check(BaseModel):
-    """One sign of a fault: the file has ``faulty`` (a regular expression), or has not ``cured``."""
+    """One sign of a fault: the file has ``faulty`` (a regular expression), or has not ``cured``.
+
+    A file without ``code``, where that is given, has not yet what the fault is in.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str
+    code: str = ""
     faulty: str = ""
     cured: str = ""
+
+    def concerns(self, text: str) -> bool:
+        """Whether ``text`` has the code that the fault is in."""
+        return re.search(self.code, text) is not None
 
     def is_faulty(self, text: str) -> bool:
         """Whether the fault shows in ``text``."""
@@ -210,7 +218,8 @@ def see_need(
     checks: Sequence[Check], files: Mapping[str, str]
 ) -> Literal["needed", "in part", "upstreamed", "no such code"]:
     """Whether the fault is in the source; a release may have cured some of its places."""
-    seen = [check.is_faulty(files[check.file]) for check in checks if check.file in files]
+    texts = [(check, files[check.file]) for check in checks if check.file in files]
+    seen = [check.is_faulty(text) for check, text in texts if check.concerns(text)]
     if not seen:
         return "no such code"
     if all(seen):

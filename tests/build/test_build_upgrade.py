@@ -111,11 +111,14 @@ def test_patch_is_tried_with_the_strict_applier(
         ({"a.py": "limit > 5", "b.py": ""}, "needed"),
         ({"a.py": "limit > 9", "b.py": ""}, "in part"),
         ({"a.py": "limit > 9", "b.py": "once(x)"}, "upstreamed"),
+        ({"a.py": "limit > 9", "b.py": "once(x)", "c.py": "ranges = cut(it)"}, "in part"),
+        ({"c.py": "nothing of it"}, "no such code"),
         ({}, "no such code"),
     ],
 )
 def test_need_follows_from_the_source(tool: ModuleType, files: dict[str, str], needed: str):
     checks = [tool.Check(file="a.py", faulty=r"limit > [0-5]"), tool.Check(file="b.py", cured=r"once\(")]
+    checks += [tool.Check(file="c.py", code="ranges", faulty=r"cut\(")]
     assert tool.see_need(checks, files) == needed
 
 

@@ -178,6 +178,19 @@ def test_base_model_is_the_same_beside_the_adapter(patched_read, base_alone, fig
     assert found["base"] == base_alone
 
 
+WITHIN, WIDER = [3, 42], [50, 349]
+
+
+def test_runner_v2_reads_wide_images_causally_without_0006(probes, without):
+    found, log = probes.run("image_range_probe", vllm=without("0006"))
+    assert found == {"clamping": [WITHIN], "not clamping": [WITHIN]}, log[-4000:]
+
+
+def test_runner_v2_keeps_wide_images_where_kernels_clamp_them(probes):
+    found, log = probes.run("image_range_probe")
+    assert found == {"clamping": [WITHIN, WIDER], "not clamping": [WITHIN]}, log[-4000:]
+
+
 def test_a_seed_and_a_long_prompt_end_the_engine_without_0005(probes, demo_model, without):
     found, log = probes.run("seeded_probe", str(demo_model), vllm=without("0005"))
     assert "CPU Generator does not use offset" in found.get("error", "") + log
