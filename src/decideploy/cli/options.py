@@ -104,6 +104,11 @@ def serve_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--port", type=port, default=8000, help="port to listen on (default: 8000)")
     workload_options(sub)
     sub.add_argument(
+        "--no-smoke-test",
+        action="store_true",
+        help="do not try the expert kernel by numbers before the load (docs/probe.md)",
+    )
+    sub.add_argument(
         "--strict-kernel",
         action="store_true",
         help="end the start when the engine takes another expert kernel than the planned one",

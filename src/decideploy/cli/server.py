@@ -11,7 +11,7 @@ from rich.console import Console
 from decideploy.cli.options import model_options, serve_options, workload_options
 from decideploy.cli.output import AddVerb, print_json
 from decideploy.cli.values import port
-from decideploy.errors import ConfigError
+from decideploy.errors import ConfigError, Error
 
 if TYPE_CHECKING:
     from decideploy.artifacts import ModelFacts, Verification
@@ -29,7 +29,10 @@ _WISHES = (
 
 def add_verbs(verb: AddVerb) -> None:
     """Add the verbs of this module."""
-    verb("probe", _probe, "Report the hardware that is here")
+    sub = verb("probe", _probe, "Report the hardware that is here, and which expert kernel is right on it")
+    sub.add_argument(
+        "--no-smoke-test", action="store_true", help="do not try the expert kernels (10 to 30 s on a GPU)"
+    )
 
     sub = verb("plan", _plan, "Choose the FP4 path, memory settings and engine arguments")
     model_options(sub)
@@ -55,12 +58,35 @@ def add_verbs(verb: AddVerb) -> None:
 def _probe(options: argparse.Namespace, console: Console) -> int:
     from decideploy.hardware import print_report, probe
 
-    report = probe()
+    report = _with_kernel_test(probe(), options)
     if options.json:
         print_json(report.to_dict())
     else:
         print_report(report, console)
     return 0
+
+
+def _with_kernel_test(report: HardwareReport, options: argparse.Namespace) -> HardwareReport:
+    """``report`` with the kernels tried anew that serve would try, or why none is."""
+    from decideploy.hardware.smoke import not_tested
+
+    if options.no_smoke_test:
+        return not_tested(report, "--no-smoke-test")
+    if not report.visible_gpus:
+        return not_tested(report, "no GPU is visible")
+
+    from decideploy.build import check_installed
+    from decideploy.pins import home_folder
+    from decideploy.plan import Workload
+    from decideploy.serve.kernel_test import with_kernel_test
+
+    home = home_folder()
+    try:
+        workload = Workload(cache_root=home / "cache")
+        return with_kernel_test(report, check_installed(), workload, home, again=True)
+    except Error as error:
+        # The hardware can be told all the same.
+        return not_tested(report, error.what)
 
 
 def _verified(options: argparse.Namespace) -> Verification:
@@ -177,6 +203,7 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             access_log=options.access_log,
             restart=options.restart,
             max_restarts=options.max_restarts,
+            no_smoke_test=options.no_smoke_test,
             strict_kernel=options.strict_kernel,
             calibrate=options.calibrate,
         ),

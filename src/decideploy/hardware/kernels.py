@@ -63,15 +63,16 @@ class KnownBad:
 class KernelPath:
     """The expert kernel to ask for.
 
-    ``order`` are the backends in order of preference, ``backend`` the first that is usable here and
-    ``dropped`` says why each before it is not; ``dtype`` is set when the model's own dtype cannot run;
-    ``cautions`` are what is known against ``backend`` here.
+    ``order`` are the backends in order of preference, ``usable`` those of them that nothing speaks against
+    here, ``backend`` the first of these and ``dropped`` says why each before it is not; ``dtype`` is set when
+    the model's own dtype cannot run; ``cautions`` are what is known against ``backend`` here.
     """
 
     compute_capability: str
     backend: str
     activation: str
     order: tuple[str, ...]
+    usable: tuple[str, ...]
     reason: str
     needs: str = ""
     dtype: str | None = None
@@ -142,23 +143,31 @@ def kernel_path(
     patched: bool = True,
     packages: Packages = None,
     tensor_parallel_size: int = 1,
+    refused: Mapping[str, str] | None = None,
 ) -> KernelPath:
     """The path for ``compute_capability`` ("9.0").
 
     ``patched`` is whether kernel choice follows the adapter (patch 0003); ``packages`` are the installed
-    kernel packages, None when unknown, then all are taken as present, as in the lock. ProbeError when no
-    row fits.
+    kernel packages, None when unknown, then all are taken as present, as in the lock; ``refused`` says why
+    some are not to be used. ProbeError when no row fits, or every kernel of it is refused.
     """
     row = _row(compute_capability)
     order = tuple(row["patched" if patched else "stock"])
-    against = {name: _against(name, compute_capability, packages, tensor_parallel_size) for name in order}
-    backend = next(name for name in order if not against[name])
+    against = {
+        name: (refused or {}).get(name) or _against(name, compute_capability, packages, tensor_parallel_size)
+        for name in order
+    }
+    usable = tuple(name for name in order if not against[name])
+    if not usable:
+        raise _none_usable(against)
+    backend = usable[0]
     dropped = {name: against[name] for name in order[: order.index(backend)]}
     return KernelPath(
         compute_capability=compute_capability,
         backend=backend,
         activation=backends()[backend].activation,
         order=order,
+        usable=usable,
         reason=_reason(row["reason"], patched, dropped),
         needs=backends()[backend].needs,
         dtype=row.get("dtype"),
@@ -167,8 +176,16 @@ def kernel_path(
     )
 
 
-def check_backend(backend: str, compute_capability: str, tensor_parallel_size: int) -> None:
-    """ConfigError when ``backend`` was asked for and is known not to work here."""
+def check_backend(
+    backend: str, compute_capability: str, tensor_parallel_size: int, refused: Mapping[str, str] | None = None
+) -> None:
+    """ConfigError when ``backend`` was asked for and is known, or in ``refused``, not to work here."""
+    if why := (refused or {}).get(backend):
+        raise ConfigError(
+            f"{backend} {why}",
+            where="--moe-backend",
+            next_step="leave it out for the first that is right, or test again with `decideploy probe`",
+        )
     for entry in _concerning(backend, compute_capability, tensor_parallel_size):
         if entry.verdict == "avoid":
             others = kernel_path(compute_capability, tensor_parallel_size=tensor_parallel_size)
@@ -178,6 +195,14 @@ def check_backend(backend: str, compute_capability: str, tensor_parallel_size: i
                 next_step=f"ask for --moe-backend {others.backend}, "
                 "or run one replica a GPU with --tensor-parallel-size 1",
             )
+
+
+def _none_usable(against: Mapping[str, str]) -> ProbeError:
+    return ProbeError(
+        f"no expert kernel can be used here: {'; '.join(f'{name} {why}' for name, why in against.items())}",
+        where="expert kernels",
+        next_step="mend what is named, then test again with `decideploy probe` (docs/probe.md)",
+    )
 
 
 def _row(compute_capability: str) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
@@ -15,12 +15,13 @@ from rich.table import Table
 from decideploy.errors import ConfigError, Diagnostic
 from decideploy.texts import parse_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 GIB = 1024**3
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Size = Annotated[int, Field(gt=0, lt=2**63)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +114,51 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KernelTrial:
+    """One expert kernel against dequantised arithmetic.
+
+    ``verdict`` is "right", "wrong", or "failed" where it gave no numbers; ``why`` is set unless it is right.
+    ``relative_error`` is None where there are no finite numbers; more than ``bound`` is wrong. ``kernel`` is
+    the engine's name of what ran, "" where nothing did.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    backend: str
+    verdict: Literal["right", "wrong", "failed"]
+    relative_error: Amount | None
+    bound: Amount
+    seconds: Amount
+    kernel: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.verdict == "right":
+            return f"{self.backend}: right, {self.relative_error:.4f} of {self.bound} in {self.seconds:.1f} s"
+        return f"{self.backend}: {self.verdict} in {self.seconds:.1f} s, it {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmokeTest:
+    """The expert kernels that were tried on a GPU, in order; the last is the first that was right, if any."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    gpu_index: Count
+    trials: tuple[KernelTrial, ...]
+
+    @property
+    def kernel(self) -> str | None:
+        """The first kernel that gave the right numbers."""
+        return next((trial.backend for trial in self.trials if trial.verdict == "right"), None)
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why each other kernel that was tried is not to be used."""
+        return {trial.backend: trial.why for trial in self.trials if trial.verdict != "right"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HardwareReport:
     """What ``probe`` found. ``conditions`` are named faults, each with its remedy."""
 
@@ -122,6 +168,7 @@ class HardwareReport:
     driver_version: Reading[str]
     cuda_version: Reading[str]
     gpus: tuple[Gpu, ...] = ()
+    smoke_test: Reading[SmokeTest] = Reading(value=None, source="not run")
     conditions: tuple[Diagnostic, ...] = field(default=())
 
     @property
@@ -133,6 +180,11 @@ class HardwareReport:
     def platform(self) -> str:
         """ "cuda" when the engine would see a GPU, else "cpu"."""
         return "cuda" if self.visible_gpus else "cpu"
+
+    def refused_kernels(self, gpu: Gpu) -> Mapping[str, str]:
+        """Why each expert kernel that the numeric test on ``gpu`` refused is not to be used."""
+        test = self.smoke_test.value
+        return test.refused if test is not None and test.gpu_index == gpu.index else {}
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-ready values with ``schema_version``."""
@@ -229,6 +281,7 @@ def _rows(report: HardwareReport) -> list[tuple[str, str, str]]:
     host = report.host
     return [
         *rows,
+        *_smoke_rows(report.smoke_test),
         _row("cores", host.cores),
         _bytes_row("RAM", host.ram_total_bytes),
         _bytes_row("RAM available", host.ram_available_bytes),
@@ -241,6 +294,15 @@ def _rows(report: HardwareReport) -> list[tuple[str, str, str]]:
         _row("cache folders", host.cache_roots),
         _row("kernel packages", host.packages),
     ]
+
+
+def _smoke_rows(reading: Reading[SmokeTest]) -> list[tuple[str, str, str]]:
+    test = reading.value
+    if test is None:
+        return [("expert kernel", "unknown", reading.source)]
+    label = f"GPU {test.gpu_index} expert kernel"
+    tried = [(f"{label} tried", str(trial), reading.source) for trial in test.trials]
+    return [(label, test.kernel or "none is right", reading.source), *tried]
 
 
 def _row(label: str, reading: Reading[Any]) -> tuple[str, str, str]:

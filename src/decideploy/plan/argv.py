@@ -125,6 +125,11 @@ def make_env(workload: Workload) -> dict[str, str]:
     return env | _cache_folders(workload)
 
 
+def gpu_env(workload: Workload) -> dict[str, str]:
+    """What shows the engine the asked GPU alone."""
+    return {"CUDA_VISIBLE_DEVICES": str(workload.gpu_index)} if workload.gpu_index is not None else {}
+
+
 def _cache_folders(workload: Workload) -> dict[str, str]:
     root = workload.cache_root
     if root is None:

@@ -15,7 +15,7 @@ from decideploy.hardware.cards import larger_card
 from decideploy.hardware.kernels import check_backend, check_fp8_kv
 from decideploy.plan import memory as mem
 from decideploy.plan import sizing
-from decideploy.plan.argv import common_reasons, image_flags, image_reasons, make_argv, make_env
+from decideploy.plan.argv import common_reasons, gpu_env, image_flags, image_reasons, make_argv, make_env
 from decideploy.plan.correction import Correction, correction_terms
 from decideploy.plan.kv_cache import KvShape
 from decideploy.plan.memory import MemoryPlan, MemoryTerm
@@ -185,7 +185,7 @@ def _all_reasons(facts: ModelFacts, adapter: AdapterFacts, workload: Workload, r
 
 def _cuda_choices(inputs: _Inputs) -> _Choices:
     facts, hardware, workload = inputs.facts, inputs.hardware, inputs.workload
-    gpu = _chosen_gpu(hardware, workload)
+    gpu = chosen_gpu(hardware, workload)
     _require_gpus(gpu, hardware, workload)
     kernel = _kernel(facts, gpu, hardware, workload)
     backend = workload.moe_backend or (kernel.backend if kernel else None)
@@ -227,7 +227,7 @@ def _cuda_choices(inputs: _Inputs) -> _Choices:
             *_draft_flags(workload),
             *(("--attention-backend", attention[0]) if attention else ()),
         ),
-        env={"CUDA_VISIBLE_DEVICES": str(workload.gpu_index)} if workload.gpu_index is not None else {},
+        env=gpu_env(workload),
         max_model_len=length,
         batched_tokens=batched,
         steps_in_flight=_GPU_STEPS_IN_FLIGHT,
@@ -250,7 +250,7 @@ def _cuda_choices(inputs: _Inputs) -> _Choices:
     )
 
 
-def _chosen_gpu(hardware: HardwareReport, workload: Workload) -> Gpu:
+def chosen_gpu(hardware: HardwareReport, workload: Workload) -> Gpu:
     """The asked GPU, else the first visible one, which is also the one that the engine takes."""
     gpus = hardware.visible_gpus
     if workload.gpu_index is None:
@@ -287,13 +287,16 @@ def _kernel(facts: ModelFacts, gpu: Gpu, hardware: HardwareReport, workload: Wor
             where=capability.source,
             next_step="plan for a known card with --hardware NAME",
         )
+    refused = hardware.refused_kernels(gpu)
     if workload.moe_backend:
-        check_backend(workload.moe_backend, capability.value, workload.tensor_parallel_size)
+        check_backend(workload.moe_backend, capability.value, workload.tensor_parallel_size, refused)
     return kernel_path(
         capability.value,
         patched=workload.patched,
         packages=hardware.host.packages.value,
         tensor_parallel_size=workload.tensor_parallel_size,
+        # One that is asked for need not be the only one that is right.
+        refused=None if workload.moe_backend else refused,
     )
 
 

@@ -25,6 +25,7 @@ from decideploy.errors import ConfigError, EngineError, Error, ProbeError, raise
 from decideploy.gateway import SETTINGS_VARIABLE, ServerSettings
 from decideploy.gateway.keys import read_keys
 from decideploy.hardware import HardwareReport, probe
+from decideploy.hardware.smoke import not_tested
 from decideploy.pins import home_folder
 from decideploy.plan import (
     LaunchPlan,
@@ -45,6 +46,7 @@ from decideploy.plan.reconcile import KERNEL_DIFFERS
 from decideploy.serve.engine_log import unwritable
 from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.http_client import Client
+from decideploy.serve.kernel_test import with_kernel_test
 from decideploy.serve.launch import EngineProcess, check_port, check_port_number, reachable_host
 from decideploy.serve.notify import ServiceManager, Watch, works
 from decideploy.serve.preflight import check_libraries, check_state_folder, collected
@@ -75,8 +77,9 @@ class ServeOptions:
     ``settings`` are those of the gateway, ``access_log`` the file that it writes, None for standard error
     (with ``check`` a file beside the engine's log).
     With ``restart`` "on-failure" an engine that dies after it was ready is started again, at most
-    ``max_restarts`` times in a row. ``strict_kernel`` ends the start when the engine takes another expert
-    kernel than the planned one; ``calibrate`` plans with what earlier starts measured.
+    ``max_restarts`` times in a row. ``no_smoke_test`` takes the expert kernel untested. ``strict_kernel``
+    ends the start when the engine takes another expert kernel than the planned one; ``calibrate`` plans with
+    what earlier starts measured.
     """
 
     model: str | None = None
@@ -95,6 +98,7 @@ class ServeOptions:
     access_log: Path | None = None
     restart: Literal["never", "on-failure"] = "never"
     max_restarts: int = 3
+    no_smoke_test: bool = False
     strict_kernel: bool = False
     calibrate: bool = False
 
@@ -138,7 +142,10 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
     model = _model_folder(options, state_dir, console)
     facts = _verify(model, options, console)
     golden = _golden(model, options, console)
-    launch = _plan(facts, _probe(build, console), options, state_dir, console)
+    hardware = _probe(build, console)
+    if build and facts.quant_algo == "NVFP4" and hardware.platform == "cuda" and not options.dry_run:
+        hardware = _test_kernels(hardware, build, options, state_dir, console)
+    launch = _plan(facts, hardware, options, state_dir, console)
     if options.dry_run:
         return _finish_dry_run(launch, options, console)
     manager = ServiceManager()
@@ -318,17 +325,35 @@ def usable_hardware(report: HardwareReport, recipe: str | None) -> HardwareRepor
     return report
 
 
-def _plan(
-    facts: ModelFacts, hardware: HardwareReport, options: ServeOptions, state_dir: Path, console: Console
-) -> LaunchPlan:
-    wishes = replace(
+def _test_kernels(
+    hardware: HardwareReport, build: InstalledBuild, options: ServeOptions, state_dir: Path, console: Console
+) -> HardwareReport:
+    """The hardware with its expert kernels tried by numbers."""
+    if options.no_smoke_test:
+        _report(console, "kernel", "not tested: --no-smoke-test", style="yellow")
+        return not_tested(hardware, "--no-smoke-test")
+    tested = with_kernel_test(hardware, build, _wishes(options, state_dir), state_dir)
+    for condition in tested.conditions[len(hardware.conditions) :]:
+        _report(console, "kernel", str(condition), style="yellow")
+    if (test := tested.smoke_test.value) and test.kernel:
+        _report(console, "kernel", str(test.trials[-1]))
+    return tested
+
+
+def _wishes(options: ServeOptions, state_dir: Path) -> Workload:
+    return replace(
         options.workload,
         host=options.host,
         port=options.port,
         cache_root=options.workload.cache_root or state_dir / "cache",
     )
+
+
+def _plan(
+    facts: ModelFacts, hardware: HardwareReport, options: ServeOptions, state_dir: Path, console: Console
+) -> LaunchPlan:
     measured = corrections(starts_folder(state_dir)) if options.calibrate else ()
-    launch = plan(facts, hardware, workload=wishes, corrections=measured)
+    launch = plan(facts, hardware, workload=_wishes(options, state_dir), corrections=measured)
     memory = launch.memory
     for note in launch.notes:
         _report(console, "plan", note, style="yellow")
