@@ -101,16 +101,19 @@ def shard_name(shard: int) -> str:
 
 
 def vision_forms() -> dict[str, Form]:
-    """The vision tower's matrices; their shapes are no concern of the rules."""
+    """The vision tower, whose shapes are no concern of the rules."""
     hidden, inner = VISION["hidden_size"], VISION["intermediate_size"]
-    shapes = {f"self_attn.{name}_proj": (hidden, hidden) for name in "qkvo"}
-    shapes |= {f"mlp.{name}_proj": (inner, hidden) for name in ("gate", "up")}
-    shapes["mlp.down_proj"] = (hidden, inner)
+    shapes = {f"self_attn.{name}_proj.linear": (hidden, hidden) for name in "qkvo"}
+    shapes |= {f"mlp.{name}_proj.linear": (inner, hidden) for name in ("gate", "up")}
+    shapes["mlp.down_proj.linear"] = (hidden, inner)
+    norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    vectors = {f"{name}_layernorm": (hidden,) for name in norms}
+    vectors |= {f"self_attn.{name}_norm": (VISION["head_dim"],) for name in "qk"}
     prefix = "model.vision_tower.encoder.layers"
     forms: dict[str, Form] = {
-        f"{prefix}.{n}.{name}.linear.weight": ("BF16", shape)
+        f"{prefix}.{n}.{name}.weight": ("BF16", shape)
         for n in range(VISION["num_hidden_layers"])
-        for name, shape in shapes.items()
+        for name, shape in (shapes | vectors).items()
     }
     embedder = "model.vision_tower.patch_embedder"
     return forms | {

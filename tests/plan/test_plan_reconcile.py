@@ -93,7 +93,7 @@ def record(launch: LaunchPlan, observed: Observed, folder: Path) -> Path:
 def test_a_start_corrects_the_next_plan_of_that_card(launch: LaunchPlan, tmp_path: Path) -> None:
     memory = launch.memory
     seen = as_planned(
-        launch, weights_bytes=memory.weights_bytes + GIB, kv_cache_bytes=memory.kv_cache_bytes + 2 * GIB
+        launch, weights_bytes=memory.weights_bytes + GIB, kv_cache_bytes=memory.kv_cache_bytes + GIB
     )
     path = record(launch, seen, tmp_path)
     assert path.name == "test-card.jsonl"
