@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import decideploy.build
+import decideploy.hardware
 from decideploy import errors
 from decideploy.cli import main, server
 from decideploy.cli.output import Command
@@ -44,6 +46,32 @@ def test_parser_has_every_verb_of_the_readme(capsys: pytest.CaptureFixture[str])
             main([verb, "--help"])
         assert stopped.value.code == 0
         assert f"decideploy {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"), [((), "no GPU is visible"), (("--no-smoke-test",), "--no-smoke-test")]
+)
+def test_probe_says_why_no_kernel_was_tried(
+    flags: tuple[str, ...], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["probe", "--json", *flags]) == 0
+    reading = json.loads(capsys.readouterr().out)["smoke_test"]
+    assert reading == {"value": None, "source": f"not run: {why}"}
+
+
+def test_probe_tells_the_hardware_where_the_build_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> None:
+        raise errors.IntegrityError("vllm is not installed here")
+
+    monkeypatch.setattr(decideploy.hardware, "probe", lambda: decideploy.hardware.card_report("h200"))
+    monkeypatch.setattr(decideploy.build, "check_installed", missing)
+    assert main(["probe", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["gpus"][0]["name"]["value"] == "NVIDIA H200"
+    assert document["smoke_test"] == {"value": None, "source": "not run: vllm is not installed here"}
 
 
 @pytest.mark.parametrize("verb", ["serve", "doctor"])

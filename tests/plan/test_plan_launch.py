@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_rep
 from rich.console import Console
 
 from decideploy.errors import CapacityError, ConfigError, ProbeError
-from decideploy.hardware import card_report
+from decideploy.hardware import KernelTrial, SmokeTest, card_report
 from decideploy.plan import Workload, plan, print_plan
 from decideploy.plan.sizing import capture_sizes
 
@@ -139,6 +140,31 @@ def test_unified_memory_takes_what_the_host_has() -> None:
     launch = plan(facts_26b(), report)
     assert launch.memory.available_bytes <= 60 * GIB
     assert "unified memory" in launch.reasons["gpu_memory_utilization"]
+
+
+def test_a_kernel_that_the_probe_found_wrong_is_not_planned() -> None:
+    trial = KernelTrial(
+        backend="humming",
+        verdict="wrong",
+        relative_error=0.5,
+        bound=0.02,
+        seconds=9,
+        why="gives wrong numbers",
+    )
+    hardware = replace(gpu_report(80 * GIB), smoke_test=known(SmokeTest(gpu_index=0, trials=(trial,))))
+    launch = plan(facts_26b(), hardware)
+    assert launch.moe_backend == "marlin"
+    assert "humming gives wrong numbers" in launch.reasons["moe_backend"]
+    assert plan(facts_26b(), hardware, workload=Workload(moe_backend="marlin")).moe_backend == "marlin"
+    with pytest.raises(ConfigError, match="humming gives wrong numbers"):
+        plan(facts_26b(), hardware, workload=Workload(moe_backend="humming"))
+    unpatched = replace(trial, backend="marlin")
+    with pytest.raises(ProbeError, match="marlin gives wrong numbers"):
+        plan(
+            facts_26b(),
+            replace(hardware, smoke_test=known(SmokeTest(gpu_index=0, trials=(unpatched,)))),
+            workload=Workload(patched=False),
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kernel_fakes import FakeKernels
 from rich.console import Console
 from waiting import PATIENCE_S, free_port, is_free
 
@@ -20,7 +21,7 @@ import decideploy.build
 from decideploy.errors import ConfigError, EngineError, IntegrityError, ProbeError, SeveralErrors
 from decideploy.gateway import ServerSettings, read_settings
 from decideploy.gateway.start import read_start
-from decideploy.hardware import card_report
+from decideploy.hardware import card_report, smoke
 from decideploy.plan import Workload
 from decideploy.plan import plan as make_plan
 from decideploy.plan.starts import read_records
@@ -155,6 +156,75 @@ def test_another_kernel_than_planned_is_told_and_ends_a_strict_start(
         serve(options(port, tmp_path, check=True, strict_kernel=True), console)
     assert "--strict-kernel" in caught.value.next_step
     assert is_free(port)
+
+
+@pytest.fixture
+def on_gpu(ground: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The CUDA build, an NVFP4 model and an H200 with ``on_gpu.kernels``; what is planned is not launched."""
+    ground.kernels, ground.launches = FakeKernels(), []
+    ground.build = SimpleNamespace(version="0.30.0+cuda.test", recipe="cuda", files_sha256="0" * 64)
+    facts = facts_26b(architecture="Gemma4ForConditionalGeneration")
+    verification = SimpleNamespace(issues=(), raise_for_issues=lambda: None, known_facts=lambda: facts)
+    monkeypatch.setattr(decideploy.artifacts, "verify", lambda model, adapter: verification, raising=False)
+    monkeypatch.setattr(stages, "probe", lambda: card_report("h200"))
+    monkeypatch.setattr(smoke, "run_command", ground.kernels)
+
+    def launched(*_args: Any, **_kwargs: Any) -> Any:
+        raise EngineError("enough seen")
+
+    def planned(*args: Any, **kwargs: Any) -> Any:
+        ground.launches.append(make_plan(*args, **kwargs))
+        return ground.launches[-1]
+
+    monkeypatch.setattr(stages, "EngineProcess", launched)
+    monkeypatch.setattr(stages, "plan", planned)
+    return ground
+
+
+def test_a_kernel_that_is_wrong_is_replaced_before_the_load(
+    on_gpu: Any, port: int, tmp_path: Path, console: Console
+) -> None:
+    on_gpu.kernels.kinds = {"humming": "wrong"}
+    with pytest.raises(EngineError, match="enough seen"):
+        serve(options(port, tmp_path), console)
+    (launch,) = on_gpu.launches
+    assert launch.moe_backend == "marlin"
+    assert "humming gives wrong numbers" in launch.reasons["moe_backend"]
+    text = console.export_text()
+    assert "[kernel-wrong] humming gives wrong numbers" in text
+    assert "marlin: right" in text
+
+
+def test_a_kernel_that_was_asked_for_and_is_wrong_is_refused(
+    on_gpu: Any, port: int, tmp_path: Path, console: Console
+) -> None:
+    on_gpu.kernels.kinds = {"humming": "nan"}
+    forced = Workload(moe_backend="humming")
+    with pytest.raises(ConfigError, match="humming gives values that are not finite") as caught:
+        serve(options(port, tmp_path, workload=forced), console)
+    assert caught.value.where == "--moe-backend"
+    assert on_gpu.kernels.asked == ["humming"]
+    on_gpu.kernels.kinds = {}
+    with pytest.raises(EngineError, match="enough seen"):
+        serve(options(port, tmp_path, workload=Workload(moe_backend="marlin")), console)
+    assert on_gpu.kernels.asked == ["humming", "marlin"]
+
+
+def test_no_right_kernel_ends_the_start(on_gpu: Any, port: int, tmp_path: Path, console: Console) -> None:
+    on_gpu.kernels.kinds = {"humming": "wrong", "marlin": "crash"}
+    with pytest.raises(ProbeError, match=r"humming gives wrong numbers.*; marlin ended with status 1"):
+        serve(options(port, tmp_path), console)
+
+
+def test_kernels_are_not_tried_where_nobody_asks_for_numbers(
+    on_gpu: Any, port: int, tmp_path: Path, console: Console
+) -> None:
+    with pytest.raises(EngineError, match="enough seen"):
+        serve(options(port, tmp_path, no_smoke_test=True), console)
+    serve(options(port, tmp_path, dry_run=True), console)
+    assert [launch.moe_backend for launch in on_gpu.launches] == ["humming", "humming"]
+    assert on_gpu.kernels.asked == []
+    assert "not tested: --no-smoke-test" in console.export_text()
 
 
 def test_failed_selftest_stops_the_engine(ground: Any, port: int, tmp_path: Path, console: Console) -> None:
