@@ -10,12 +10,19 @@ import ctypes
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from vllm.config import KernelConfig, VllmConfig, set_current_vllm_config
-from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.distributed.parallel_state import (
+    destroy_distributed_environment,
+    destroy_model_parallel,
+    ensure_model_parallel_initialized,
+    init_distributed_environment,
+)
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.fused_moe.layer import FusedMoEFactory
 from vllm.model_executor.layers.quantization.modelopt import ModelOptNvFp4Config
@@ -47,18 +54,23 @@ def main(backend: str, dtype: str, out: Path) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     config = VllmConfig(kernel_config=KernelConfig(moe_backend=backend))
     torch.set_default_dtype(getattr(torch, dtype))
-    with set_current_vllm_config(config):
-        _join_group_of_one()
+    with set_current_vllm_config(config), _group_of_one():
         init_workspace_manager(DEVICE)
         output, kernel = _run(make_layer(), config)
     np.savez(out, output=output, kernel=kernel)
 
 
-def _join_group_of_one() -> None:
-    # By a file, because a port could be taken.
-    with tempfile.NamedTemporaryFile() as store:
-        init_distributed_environment(1, 0, f"file://{store.name}", 0, current_platform.dist_backend)
+@contextmanager
+def _group_of_one() -> Iterator[None]:
+    """The process group that layers ask for; by a file, because a port could be taken."""
+    with tempfile.TemporaryDirectory() as folder:
+        init_distributed_environment(1, 0, f"file://{folder}/store", 0, current_platform.dist_backend)
         ensure_model_parallel_initialized(1, 1)
+        try:
+            yield
+        finally:
+            destroy_model_parallel()
+            destroy_distributed_environment()
 
 
 def _run(layer: ExpertLayer, config: VllmConfig) -> tuple[Values, str]:
