@@ -23,8 +23,8 @@ GRAPHS = "CUDA graphs"
 
 _BF16_BYTES = 2
 
-# On one H200, beside weights and graphs: what stayed taken after a step (0.68 GiB and 0.12 of weights that no tensor
-# is known for), and what its peak took beyond the formulae, 1.1 GiB in the least favourable of four configurations.
+# On one H200, beside weights and graphs: what stayed taken after a step (0.68 GiB, and 0.12 of weights that
+# no tensor is known for), and what the peak took beyond the formulae in the least favourable of four plans.
 _CUDA_CONTEXT_BYTES = 4 * GIB // 5
 _STEP_ALLOWANCE_BYTES = 7 * GIB // 10
 # Three processes that import torch and vLLM: 3.7 GiB resident with 1 GiB of KV, shared pages counted twice.
