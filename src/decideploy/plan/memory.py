@@ -33,8 +33,8 @@ _CPU_RUNTIME_BYTES = 3 * GIB
 _GRAPH_BASE_BYTES = 300 * MIB
 _GRAPH_SIZE_BYTES = 8 * MIB
 # Gemma-4's vision tower: 280 tokens an image, of 3 x 3 patches each; positions as its configuration has them.
-# vLLM batches images while twice their one-hot positions in int64 fit a tenth of the card. What a compiled tower
-# takes is less: on one H200 the peak of 14 images and of all else in the step was 1.14 GiB.
+# vLLM batches images while twice their one-hot positions in int64 fit a tenth of the card. A compiled tower
+# takes less: on one H200 the peak of 14 images and of all else in the step was 1.14 GiB.
 _IMAGE_TOKENS = 280
 _IMAGE_PATCHES = 9 * _IMAGE_TOKENS
 _IMAGE_POSITIONS = 10_240
