@@ -326,7 +326,7 @@ def test_sigterm_finishes_what_is_in_flight_and_leaves_nothing(operated, figure)
 
 
 def tokens_in(operated: Operated, seconds: float) -> int:
-    """How many tokens the server writes in ``seconds``, by the fastest of three: pauses would give too few."""
+    """How many tokens the server writes in ``seconds`` by the fastest of three: a pause gives too few."""
     count, took = 40, []
     with operated.client() as client:
         for _ in range(3):
