@@ -3,11 +3,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from decideploy import cli
 from decideploy.artifacts.manifest import Manifest, compare, hash_files, lock_folder
+from decideploy.artifacts.named import lock_named
 from decideploy.artifacts.signing import sign_manifest, signature_path, verify_signature
 from decideploy.errors import ConfigError, IntegrityError
 
@@ -129,3 +131,18 @@ def test_key_without_library_tells_what_to_install(
     lock_folder(folder).write(tmp_path / "m.json")
     with pytest.raises(ConfigError, match="not installed"):
         sign_manifest(tmp_path / "m.json", tmp_path / "key.pem")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_nothing_is_hashed_for_a_manifest_that_cannot_be_signed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    monkeypatch.setattr(
+        "decideploy.artifacts.named.lock_folder", lambda *_args, **_named: pytest.fail("hashed")
+    )
+    library = SimpleNamespace() if installed else None
+    monkeypatch.setitem(__import__("sys").modules, "model_signing.signing", library)
+    out = tmp_path / "m.json"
+    with pytest.raises(ConfigError, match="is no file" if installed else "not installed"):
+        lock_named(str(folder), out=out, sign_key=tmp_path / "absent.pem")
+    assert not out.exists()

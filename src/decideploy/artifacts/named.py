@@ -7,7 +7,7 @@ from pathlib import Path
 from decideploy.artifacts.hub import HubModel, lock_hub, split_hub_id, verify_hub
 from decideploy.artifacts.manifest import Manifest, lock_folder
 from decideploy.artifacts.resolve import resolve_model
-from decideploy.artifacts.signing import sign_manifest, verify_signature
+from decideploy.artifacts.signing import check_signing, sign_manifest, verify_signature
 from decideploy.artifacts.verification import Verification, verify
 from decideploy.errors import ConfigError
 
@@ -49,6 +49,8 @@ def lock_named(
 ) -> tuple[Path, Manifest]:
     """Write the manifest of a folder or hub id to ``out`` (default: NAME.manifest.json), signed on demand."""
     folder = Path(model).expanduser()
+    if sign_key:
+        check_signing(sign_key)
     if folder.is_dir():
         manifest = lock_folder(folder, quiet=quiet)
     else:

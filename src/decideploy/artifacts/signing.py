@@ -21,6 +21,17 @@ def signature_path(manifest: Path) -> Path:
     return manifest.with_name(manifest.name + ".sig")
 
 
+def check_signing(private_key: Path) -> None:
+    """Refuse what cannot sign before the hashes are made: ConfigError without library or key file."""
+    _model_signing("signing")
+    if not private_key.is_file():
+        raise ConfigError(
+            f"{private_key} is no file",
+            where="--sign-key",
+            next_step="give an elliptic-curve private key in PEM, without a password",
+        )
+
+
 def sign_manifest(manifest: Path, private_key: Path) -> Path:
     """Sign the file ``manifest``; returns the signature's path. ConfigError without key or library."""
     signing = _model_signing("signing")
