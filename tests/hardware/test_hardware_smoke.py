@@ -69,6 +69,15 @@ def test_no_kernel_may_be_right() -> None:
     assert report.smoke_test.value.kernel is None
     assert [condition.code for condition in report.conditions[-2:]] == ["kernel-wrong", "kernel-failed"]
     assert all("no kernel is left" in condition.next_step for condition in report.conditions[-2:])
+    assert report.refused_kernels(report.gpus[0]).keys() == {"humming", "marlin"}
+
+
+def test_where_no_kernel_gives_numbers_none_is_refused() -> None:
+    report = tried(FakeKernels({"humming": "crash", "marlin": "timeout"}))
+    assert report.refused_kernels(report.gpus[0]) == {}
+    first, second = report.conditions[-2:]
+    assert (first.code, second.code) == ("kernel-failed", "kernel-failed")
+    assert "the first is used untested" in first.next_step
 
 
 def test_four_bit_activations_have_their_own_bound() -> None:

@@ -210,6 +210,16 @@ def test_a_kernel_that_was_asked_for_and_is_wrong_is_refused(
     assert on_gpu.kernels.asked == ["humming", "marlin"]
 
 
+def test_a_test_that_cannot_run_warns_and_leaves_the_plan(
+    on_gpu: Any, port: int, tmp_path: Path, console: Console
+) -> None:
+    on_gpu.kernels.kinds = {"humming": "crash", "marlin": "crash"}
+    with pytest.raises(EngineError, match="enough seen"):
+        serve(options(port, tmp_path), console)
+    assert [launch.moe_backend for launch in on_gpu.launches] == ["humming"]
+    assert "the first is used untested" in " ".join(console.export_text().split())
+
+
 def test_no_right_kernel_ends_the_start(on_gpu: Any, port: int, tmp_path: Path, console: Console) -> None:
     on_gpu.kernels.kinds = {"humming": "wrong", "marlin": "crash"}
     with pytest.raises(ProbeError, match=r"humming gives wrong numbers.*; marlin ended with status 1"):

@@ -153,8 +153,18 @@ class SmokeTest:
         return next((trial.backend for trial in self.trials if trial.verdict == "right"), None)
 
     @property
+    def ran(self) -> bool:
+        """Whether any kernel gave numbers."""
+        return any(trial.verdict != "failed" for trial in self.trials)
+
+    @property
     def refused(self) -> Mapping[str, str]:
-        """Why each other kernel that was tried is not to be used."""
+        """Why each kernel that was tried and is not right is not to be used.
+
+        None where not one gave numbers: then it may be the test that cannot run here.
+        """
+        if not self.ran:
+            return {}
         return {trial.backend: trial.why for trial in self.trials if trial.verdict != "right"}
 
 
@@ -302,7 +312,7 @@ def _smoke_rows(reading: Reading[SmokeTest]) -> list[tuple[str, str, str]]:
         return [("expert kernel", "unknown", reading.source)]
     label = f"GPU {test.gpu_index} expert kernel"
     tried = [(f"{label} tried", str(trial), reading.source) for trial in test.trials]
-    return [(label, test.kernel or "none is right", reading.source), *tried]
+    return [(label, test.kernel or "none was found right", reading.source), *tried]
 
 
 def _row(label: str, reading: Reading[Any]) -> tuple[str, str, str]:

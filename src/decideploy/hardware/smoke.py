@@ -68,10 +68,11 @@ def try_kernels(
         trials.append(trial)
         if trial.verdict == "right":
             break
+    test = SmokeTest(gpu_index=gpu.index, trials=tuple(trials))
     return replace(
         report,
-        smoke_test=Reading(value=SmokeTest(gpu_index=gpu.index, trials=tuple(trials)), source=_SOURCE),
-        conditions=(*report.conditions, *_conditions(trials, gpu)),
+        smoke_test=Reading(value=test, source=_SOURCE),
+        conditions=(*report.conditions, *_conditions(test)),
     )
 
 
@@ -166,16 +167,20 @@ def _read(out: Path) -> tuple[Values, str]:
         return found["output"], str(found["kernel"])
 
 
-def _conditions(trials: Sequence[KernelTrial], gpu: Gpu) -> tuple[Diagnostic, ...]:
-    right = next((trial.backend for trial in trials if trial.verdict == "right"), None)
-    remedy = f"{right} is used in its place" if right else "no kernel is left: see docs/probe.md"
+def _conditions(test: SmokeTest) -> tuple[Diagnostic, ...]:
+    if not test.ran:
+        remedy = "no kernel gave numbers, so the first is used untested: see docs/probe.md"
+    elif test.kernel:
+        remedy = f"{test.kernel} is used in its place"
+    else:
+        remedy = "no kernel is left: see docs/probe.md"
     return tuple(
         Diagnostic(
             code=f"kernel-{trial.verdict}",
             what=f"{trial.backend} {trial.why}",
-            where=f"GPU {gpu.index}: {_SOURCE}",
+            where=f"GPU {test.gpu_index}: {_SOURCE}",
             next_step=f"{remedy}; `decideploy probe` tests again",
         )
-        for trial in trials
+        for trial in test.trials
         if trial.verdict != "right"
     )
