@@ -78,7 +78,7 @@ def _with_kernel_test(report: HardwareReport, options: argparse.Namespace) -> Ha
     from decideploy.build import check_installed
     from decideploy.pins import home_folder
     from decideploy.plan import Workload
-    from decideploy.serve.kernel_test import with_kernel_test
+    from decideploy.serve.kernel_trials import with_kernel_test
 
     home = home_folder()
     try:

@@ -46,7 +46,7 @@ from decideploy.plan.reconcile import KERNEL_DIFFERS
 from decideploy.serve.engine_log import unwritable
 from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.http_client import Client
-from decideploy.serve.kernel_test import with_kernel_test
+from decideploy.serve.kernel_trials import with_kernel_test
 from decideploy.serve.launch import EngineProcess, check_port, check_port_number, reachable_host
 from decideploy.serve.notify import ServiceManager, Watch, works
 from decideploy.serve.preflight import check_libraries, check_state_folder, collected

@@ -9,7 +9,7 @@ from kernel_fakes import FakeKernels
 from decideploy.errors import ConfigError, ProbeError
 from decideploy.hardware import HardwareReport, Reading, card_report
 from decideploy.plan import Workload
-from decideploy.serve.kernel_test import kernel_tests_folder, with_kernel_test
+from decideploy.serve.kernel_trials import kernel_tests_folder, with_kernel_test
 
 BUILD: Any = SimpleNamespace(recipe="cuda", files_sha256="a" * 64)
 
