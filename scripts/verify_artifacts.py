@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+PACKAGES = ("numpy", "pydantic", "rich", "tokenizers")
 
 
 def main() -> int:
@@ -21,7 +24,10 @@ def main() -> int:
         return _verify()
     except ModuleNotFoundError as error:
         needed = (error.name or "a package").partition(".")[0]
-        print(f"error: {needed} is not installed here; run `pip install decideploy`", file=sys.stderr)
+        missing = sorted({needed} | {name for name in PACKAGES if find_spec(name) is None})
+        print(
+            f"error: {needed} is not installed here; run `pip install {' '.join(missing)}`", file=sys.stderr
+        )
         return 2
 
 

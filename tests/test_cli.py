@@ -3,18 +3,21 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from waiting import PATIENCE_S
 
 import decideploy.build
 import decideploy.hardware
 from decideploy import errors
 from decideploy.cli import main, server
 from decideploy.cli.output import Command
+from decideploy.cli.parser import make_parser
 from decideploy.plan import Workload
 
 README = Path(__file__).parent.parent / "README.md"
@@ -228,3 +231,27 @@ def test_long_paths_are_not_broken(
 def test_imports_stay_light() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_LIGHTLY], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_reader_that_leaves_ends_a_verb_silently() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "decideploy",
+        "plan",
+        "autotrust/GEV-26B-Decide-NVFP4",
+        "--hardware",
+        "h200",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGPIPE
+
+
+def test_blanks_beside_commas_belong_to_no_option() -> None:
+    options = make_parser().parse_args(
+        ["decide", "--kind", "choice", "--question", "q", "--options", "a refund, an apology"]
+    )
+    assert options.options == ("a refund", "an apology")

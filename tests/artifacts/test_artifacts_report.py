@@ -68,6 +68,21 @@ def test_sarif_names_rule_level_and_file(broken: Verification) -> None:
         assert location["physicalLocation"]["artifactLocation"]["uri"] == issue.where
 
 
+def test_files_are_named_from_where_the_check_runs(
+    broken: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(broken.model.parent)
+    first = broken.issues[0]
+    (result, *_) = to_sarif(broken)["runs"][0]["results"]
+    (location,) = result["locations"]
+    place = f"{broken.model.name}/{first.where}"
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == place
+    assert any(f"file={place}," in line for line in github_annotations(broken))
+    monkeypatch.chdir(broken.model)
+    assert not any(f"{broken.model.name}/" in line.partition("::")[0] for line in github_annotations(broken))
+    assert any(f"file={first.where}," in line for line in github_annotations(broken))
+
+
 def test_sarif_fits_the_standards_schema(
     broken: Verification, demo_model_nvfp4: Path, tmp_path: Path
 ) -> None:

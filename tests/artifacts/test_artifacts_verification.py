@@ -140,7 +140,14 @@ def run_without(package: str, model: Path) -> subprocess.CompletedProcess[str]:
 def test_script_names_the_package_that_is_missing(package: str, tmp_path: Path) -> None:
     done = run_without(package, tmp_path)
     assert done.returncode == 2
-    assert done.stderr == f"error: {package} is not installed here; run `pip install decideploy`\n"
+    assert done.stderr == f"error: {package} is not installed here; run `pip install {package}`\n"
+
+
+def test_script_names_every_package_that_is_missing(tmp_path: Path) -> None:
+    bare = [sys.executable, "-I", "-S", str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("run `pip install numpy pydantic rich tokenizers`\n")
 
 
 @pytest.mark.integration

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import posixpath
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -97,7 +100,8 @@ def to_sarif(verification: Verification) -> dict[str, Any]:
         "version": __version__,
         "rules": [_sarif_rule(rule) for rule in rules],
     }
-    results = [_sarif_result(issue, places.get(issue.code)) for issue in verification.issues]
+    folder = _folder_in_checkout(verification)
+    results = [_sarif_result(issue, places.get(issue.code), folder) for issue in verification.issues]
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -120,9 +124,18 @@ def first_line(rule: Rule) -> str:
     return (rule.check.__doc__ or "").partition("\n")[0]
 
 
-def _sarif_result(issue: Issue, rule_index: int | None) -> dict[str, Any]:
+def _folder_in_checkout(verification: Verification) -> str:
+    """The folder from where the check runs, as code hosts name files; "" elsewhere and for the hub."""
+    if not verification.model.is_dir():
+        return ""
+    folder = Path(os.path.relpath(verification.model)).as_posix()
+    return "" if folder == "." or folder.startswith("..") else folder
+
+
+def _sarif_result(issue: Issue, rule_index: int | None, folder: str) -> dict[str, Any]:
+    uri = quote(posixpath.join(folder, issue.where), errors="replace")
     location = {
-        "physicalLocation": {"artifactLocation": {"uri": quote(issue.where, errors="replace")}},
+        "physicalLocation": {"artifactLocation": {"uri": uri}},
         "logicalLocations": [{"fullyQualifiedName": _printable(issue.key or issue.where)}],
     }
     # An issue that no rule owns has no entry among the driver's rules.
@@ -138,11 +151,12 @@ def _sarif_result(issue: Issue, rule_index: int | None) -> dict[str, Any]:
 
 def github_annotations(verification: Verification) -> list[str]:
     """One workflow command a kind of fault, which GitHub Actions shows as an annotation."""
-    lines = []
+    lines, folder = [], _folder_in_checkout(verification)
     for issues in _groups(verification.issues):
         first = issues[0]
         message = _escaped(_group(issues))
-        properties = f"file={_property(first.where)},title={_property(first.code)}"
+        place = _property(posixpath.join(folder, first.where))
+        properties = f"file={place},title={_property(first.code)}"
         lines.append(f"::{first.severity} {properties}::{message}")
     return lines
 

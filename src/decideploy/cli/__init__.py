@@ -5,6 +5,9 @@ Exit status: 0, or the ``exit_code`` of the error that ended the verb (see ``dec
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,7 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command = options.command
     try:
         with _file_faults():
-            return command(options, make_console())
+            status = command(options, make_console())
+            sys.stdout.flush()
+            return status
+    except BrokenPipeError:
+        return _reader_has_left()
     except Error as error:
         print_error(error, as_json=getattr(options, "json", False))
         return error.exit_code
@@ -29,11 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _reader_has_left() -> int:
+    """End as a program does that the signal of a closed pipe ends: silently, nothing written at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
+
+
 @contextmanager
 def _file_faults() -> Iterator[None]:
     """Files that the verbs read and write without a check of their own: every fault is the operator's."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
         paths = (error.filename, error.filename2)
         raise ConfigError(

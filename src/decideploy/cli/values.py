@@ -85,8 +85,8 @@ def prompt_lengths(text: str) -> tuple[int, int]:
 
 
 def several(one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Values separated by commas."""
-    return lambda text: tuple(one(part) for part in text.split(","))
+    """Values separated by commas, and by blanks beside them, which are not part of any."""
+    return lambda text: tuple(one(part.strip()) for part in text.split(","))
 
 
 def kind(text: str) -> str:
