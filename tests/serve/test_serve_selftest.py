@@ -167,6 +167,20 @@ def test_shell_records_decisions_and_compares_with_them(
     assert '"code": "selftest-golden-decisions"' in capsys.readouterr().out
 
 
+def test_shell_replaces_a_file_only_when_told(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, path = start(""), tmp_path / "m.json"
+    path.write_text("a manifest")
+    assert main(["selftest", "--url", url, "--record", str(path)]) == 2
+    assert "the file exists" in capsys.readouterr().err
+    assert path.read_text() == "a manifest"
+    assert main(["selftest", "--url", url, "--record", str(path), "--force"]) == 0
+    assert Golden.read(path).decisions
+    assert main(["selftest", "--url", url, "--force"]) == 2
+    assert "--force has no effect" in capsys.readouterr().err
+
+
 def test_recording_refuses_a_server_that_answers_wrongly(start: Start) -> None:
     with pytest.raises(SelfTestError, match="adapter-moves"):
         record_golden(start("adapter-is-base"))

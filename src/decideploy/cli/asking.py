@@ -345,12 +345,17 @@ def _selftest_options(sub: argparse.ArgumentParser) -> None:
     either.add_argument(
         "--record", type=Path, metavar="FILE", help="write this server's decisions, once it passes"
     )
+    sub.add_argument("--force", action="store_true", help="overwrite --record")
 
 
 def _selftest(options: argparse.Namespace, console: Console) -> int:
     from decideploy.decide.client import read_api_key
     from decideploy.serve import print_selftest, selftest
 
+    if options.force and options.record is None:
+        raise ConfigError(
+            "--force has no effect without --record", next_step="give --record FILE, or leave it out"
+        )
     api_key = read_api_key(options.api_key_file)
     if options.record is not None:
         return _record_golden(options, api_key, console)
@@ -366,6 +371,11 @@ def _selftest(options: argparse.Namespace, console: Console) -> int:
 def _record_golden(options: argparse.Namespace, api_key: str | None, console: Console) -> int:
     from decideploy.serve import record_golden
 
+    # Before the server is asked, so that the answer is not lost.
+    if options.record.exists() and not options.force:
+        raise ConfigError(
+            "the file exists", where=str(options.record), next_step="name another, or pass --force"
+        )
     golden = record_golden(options.url, api_key=api_key, timeout_s=options.timeout)
     golden.write(options.record)
     if options.json:
