@@ -22,7 +22,6 @@ measure = Worker.determine_available_memory
 def tell(worker: Worker) -> None:
     """Write what ``worker`` measured, in bytes, and end."""
     available = measure(worker)
-    applied = worker.requested_memory - worker.total_consumed - available - worker.peak_activation_memory
     found = {
         "total_bytes": worker.init_snapshot.total_memory,
         "requested_bytes": worker.requested_memory,
@@ -30,7 +29,6 @@ def tell(worker: Worker) -> None:
         "consumed_bytes": worker.total_consumed,
         "peak_and_graphs_bytes": worker.peak_activation_memory,
         "graphs_estimate_bytes": worker.cudagraph_memory_estimate,
-        "unaccounted_bytes": applied,
         "kv_cache_bytes": available,
         "kernel": kernel(worker.model_runner.get_model()),
         "tensors_bytes": tensors(worker.model_runner.get_model()),

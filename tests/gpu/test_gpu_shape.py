@@ -34,8 +34,8 @@ START_S = 420.0
 KV_BOUND, WEIGHTS_BOUND = 0.02, 0.01
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 CLIENTS = ((1, 256, 60), (8, 256, 240), (64, 256, 1536), (64, 512, 768))
-# Others than the measured one; none of them changes what is compiled but the last.
-OTHERS = {
+PLANS = {
+    "default": Workload(),
     "half card, 8k": Workload(max_model_len=8192, gpu_memory_utilization=0.5),
     "256 sequences, 0.7": Workload(max_num_seqs=256, gpu_memory_utilization=0.7),
     "text, 2k batched, marlin": Workload(
@@ -184,9 +184,9 @@ def measured(facts, hardware, results):
     return measure
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", PLANS)
 def test_memory_is_as_planned(measured, figure, name):
-    launch, found = measured(name, OTHERS[name])
+    launch, found = measured(name, PLANS[name])
     memory, errors = launch.memory, {}
     for term, predicted in (("weights", memory.weights_bytes), ("kv_cache", memory.kv_cache_bytes)):
         observed = found[f"{term}_bytes"]

@@ -1,7 +1,7 @@
 """Fit one temperature a kind to labelled decisions of a running server, and say how good it is."""
 
 from decideploy.calibrate.data import DataError, Dataset, Example, Excluded, read_dataset
-from decideploy.calibrate.document import calibration_document, check_absent, write_calibration
+from decideploy.calibrate.document import calibration_document, write_calibration
 from decideploy.calibrate.fit import Fit, fit_temperature, probabilities_at
 from decideploy.calibrate.kinds import KindReport, Scored, fit_kind
 from decideploy.calibrate.metrics import Metrics, expected_calibration_error, measure
@@ -20,7 +20,6 @@ __all__ = [
     "Scored",
     "calibrate",
     "calibration_document",
-    "check_absent",
     "expected_calibration_error",
     "fit_kind",
     "fit_temperature",

@@ -10,6 +10,7 @@ from typing import Any
 from decideploy import __version__
 from decideploy.calibrate.run import SCHEMA_VERSION, CalibrationReport
 from decideploy.errors import ConfigError
+from decideploy.overwriting import file_exists
 
 
 def calibration_document(report: CalibrationReport) -> dict[str, Any]:
@@ -40,17 +41,6 @@ def calibration_document(report: CalibrationReport) -> dict[str, Any]:
     }
 
 
-def check_absent(path: Path, *, force: bool) -> None:
-    """Raise ConfigError when ``path`` exists, unless ``force``."""
-    if path.exists() and not force:
-        raise exists(path)
-
-
-def exists(path: Path) -> ConfigError:
-    """The error of a file that would be overwritten."""
-    return ConfigError("the file exists", where=str(path), next_step="name another, or pass --force")
-
-
 def write_calibration(report: CalibrationReport, path: Path, *, force: bool = False) -> None:
     """Write ``path`` whole or not at all; ConfigError when it exists, unless ``force``."""
     text = json.dumps(calibration_document(report), indent=2) + "\n"
@@ -66,6 +56,6 @@ def write_calibration(report: CalibrationReport, path: Path, *, force: bool = Fa
             # A link fails where a rename would overwrite what another process wrote meanwhile.
             path.hardlink_to(partial)
     except FileExistsError as error:
-        raise exists(path) from error
+        raise file_exists(path) from error
     finally:
         partial.unlink(missing_ok=True)

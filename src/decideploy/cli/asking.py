@@ -16,6 +16,7 @@ from decideploy.cli.output import AddVerb, print_json
 from decideploy.cli.values import folds, json_object, kind, positive, seconds, several, utf8
 from decideploy.counted import counted
 from decideploy.errors import ConfigError, Error
+from decideploy.overwriting import check_absent, file_exists
 from decideploy.texts import read_text
 
 if TYPE_CHECKING:
@@ -107,9 +108,11 @@ def _check_used(options: argparse.Namespace) -> None:
     _check_force(options)
 
 
-def _check_force(options: argparse.Namespace) -> None:
-    if options.force and options.out is None:
-        raise ConfigError("--force has no effect without --out", next_step="give --out FILE, or leave it out")
+def _check_force(options: argparse.Namespace, target: str = "out") -> None:
+    if options.force and getattr(options, target) is None:
+        raise ConfigError(
+            f"--force has no effect without --{target}", next_step=f"give --{target} FILE, or leave it out"
+        )
 
 
 def _decide_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -178,9 +181,7 @@ def _results_file(path: Path | None, *, force: bool) -> Iterator[TextIO]:
     try:
         out = path.open("w" if force else "x", encoding="utf-8")
     except FileExistsError as error:
-        raise ConfigError(
-            "the file exists", where=str(path), next_step="name another, or pass --force"
-        ) from error
+        raise file_exists(path) from error
     with out:
         yield out
 
@@ -221,7 +222,7 @@ def _calibrate_options(sub: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.calibrate import calibrate, check_absent, print_report, write_calibration
+    from decideploy.calibrate import calibrate, print_report, write_calibration
     from decideploy.decide.client import read_api_key
     from decideploy.plotting import check_plotting
 
@@ -352,10 +353,7 @@ def _selftest(options: argparse.Namespace, console: Console) -> int:
     from decideploy.decide.client import read_api_key
     from decideploy.serve import print_selftest, selftest
 
-    if options.force and options.record is None:
-        raise ConfigError(
-            "--force has no effect without --record", next_step="give --record FILE, or leave it out"
-        )
+    _check_force(options, "record")
     api_key = read_api_key(options.api_key_file)
     if options.record is not None:
         return _record_golden(options, api_key, console)
@@ -372,10 +370,7 @@ def _record_golden(options: argparse.Namespace, api_key: str | None, console: Co
     from decideploy.serve import record_golden
 
     # Before the server is asked, so that the answer is not lost.
-    if options.record.exists() and not options.force:
-        raise ConfigError(
-            "the file exists", where=str(options.record), next_step="name another, or pass --force"
-        )
+    check_absent(options.record, force=options.force)
     golden = record_golden(options.url, api_key=api_key, timeout_s=options.timeout)
     golden.write(options.record)
     if options.json:

@@ -41,9 +41,9 @@ _IMAGE_POSITIONS = 10_240
 _IMAGE_BYTES = 84 * MIB
 _CARD_BYTES_PER_IMAGE = 10 * 2 * (_IMAGE_PATCHES * 2 * _IMAGE_POSITIONS * 8)
 _FREE_DURING_VISION = ("logits", "expert workspace", "activations")
-# Options of `plan` and `serve`; the other settings are the plan's own, so no remedy names them.
 # Components whose layers are split over the GPUs of one engine.
 _SPLIT = ("experts", "attention", "dense_mlp", "embedding")
+# Options of `plan` and `serve`; the other settings are the plan's own, so no remedy names them.
 _SHORTER = "lower --max-model-len"
 _FEWER_SEQUENCES = "lower --max-num-seqs"
 _TEXT_ONLY = "serve text only with --max-images 0"
