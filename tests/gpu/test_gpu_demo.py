@@ -3,10 +3,12 @@
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import numpy as np
 import pytest
+from agreement import ask_all, check_agreement
 from decisions import bare_prompt, random_decisions
 from dequantised import write_dequantised
 
@@ -16,7 +18,6 @@ from decideploy.decide import DecisionHead, PromptEncoder
 pytestmark = pytest.mark.gpu
 
 COUNT = 300
-MEAN_BOUND, P99_BOUND, LARGEST_BOUND, MARGIN = 0.0081, 0.03, 0.06, 0.05
 BASE_PROMPTS = 24
 BASE_BOUND = 0.03
 
@@ -47,22 +48,6 @@ def expected(reference, decisions, prompts):
     return reference.probabilities(prompts, kinds, [len(d.options) for d in decisions])
 
 
-def body(decision):
-    fields = {"kind": decision.kind, "state": decision.state, "question": decision.question}
-    return fields | ({"options": list(decision.options)} if decision.kind == "choice" else {})
-
-
-def ask_all(url, decisions, workers):
-    limits = httpx.Limits(max_connections=workers)
-    with (
-        httpx.Client(base_url=url, timeout=600, limits=limits) as client,
-        ThreadPoolExecutor(workers) as pool,
-    ):
-        replies = list(pool.map(lambda decision: client.post("/v1/decide", json=body(decision)), decisions))
-    assert {reply.status_code for reply in replies} == {200}
-    return [np.array(reply.json()["probabilities"]) for reply in replies]
-
-
 @pytest.fixture(scope="module")
 def ask(demo, decisions):
     """A function that asks every decision, so many at once."""
@@ -72,25 +57,6 @@ def ask(demo, decisions):
 @pytest.fixture(scope="module")
 def alone(ask):
     return ask(1)
-
-
-def check_agreement(found, wanted, figure, title):
-    largest = np.array([np.abs(a - b).max() for a, b in zip(found, wanted, strict=True)])
-    flips = [
-        place
-        for place, (a, b) in enumerate(zip(found, wanted, strict=True))
-        if np.diff(np.sort(b)[-2:])[0] > MARGIN and a.argmax() != b.argmax()
-    ]
-    p99 = np.quantile(largest, 0.99)
-    figure(
-        title,
-        f"n={len(largest)} mean {largest.mean():.4f} p99 {p99:.4f} max {largest.max():.4f} "
-        f"flips beyond {MARGIN}: {len(flips)}",
-    )
-    assert largest.mean() <= MEAN_BOUND
-    assert p99 <= P99_BOUND
-    assert largest.max() <= LARGEST_BOUND
-    assert not flips
 
 
 def test_probe_reads_every_value_of_the_gpu(hardware, figure):
@@ -157,14 +123,14 @@ def test_system_2_answers(demo):
 
 
 def test_alone_agrees_with_the_reference(alone, expected, figure):
-    check_agreement(alone, expected, figure, "one at a time vs reference")
+    check_agreement(alone, expected, partial(figure, "one at a time vs reference"))
 
 
 @pytest.mark.parametrize("at_once", [64, 256])
 def test_batch_agrees_with_the_reference_and_with_alone(ask, alone, expected, figure, at_once):
     found = ask(at_once)
-    check_agreement(found, expected, figure, f"{at_once} at once vs reference")
-    check_agreement(found, alone, figure, f"{at_once} at once vs one at a time")
+    check_agreement(found, expected, partial(figure, f"{at_once} at once vs reference"))
+    check_agreement(found, alone, partial(figure, f"{at_once} at once vs one at a time"))
 
 
 def test_answers_are_informative(alone, figure):
