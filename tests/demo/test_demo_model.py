@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from decideploy.artifacts.safetensors_file import read_header
 from decideploy.cli import main
 from decideploy.decide import DecideRequest, render
-from decideploy.demo import modelopt, write_demo_model
+from decideploy import nvfp4
+from decideploy.demo import write_demo_model
 from decideploy.demo.random_weights import bell, flat
 from decideploy.demo.tokenizer import CONTROL_TOKENS, VERBALIZERS
 
@@ -97,8 +98,8 @@ def test_prompts_are_compact_and_start_with_bos(tokenizer: Tokenizer) -> None:
 
 def test_nvfp4_is_within_half_a_step(demo_model_nvfp4: Path) -> None:
     weight = bell(1, "weight", (32, 64), 0.1)
-    quantized = modelopt.quantize(weight, modelopt.tensor_scale(weight))
-    error = np.abs(modelopt.dequantize(quantized) - weight).reshape(32, 4, 16).max(axis=-1)
+    quantized = nvfp4.quantize(weight, nvfp4.tensor_scale(weight))
+    error = np.abs(nvfp4.dequantize(quantized) - weight).reshape(32, 4, 16).max(axis=-1)
     largest = np.abs(weight).reshape(32, 4, 16).max(axis=-1)
     # The widest FP4 gap is 2 of 6, and the group scale itself is rounded to 3 mantissa bits.
     assert (error <= largest * (1 / 6 + 1 / 16)).all()
@@ -108,8 +109,8 @@ def test_nvfp4_is_within_half_a_step(demo_model_nvfp4: Path) -> None:
 
 def test_fp8_scales_round_trip() -> None:
     codes = np.arange(1, 0x7F, dtype=np.uint8)
-    assert np.array_equal(modelopt.e4m3_bits(modelopt.e4m3_values(codes)), codes)
-    assert modelopt.e4m3_values(np.array([0x7E], np.uint8))[0] == 448
+    assert np.array_equal(nvfp4.e4m3_bits(nvfp4.e4m3_values(codes)), codes)
+    assert nvfp4.e4m3_values(np.array([0x7E], np.uint8))[0] == 448
 
 
 def test_generation_defaults_hold_the_served_models_trap(demo_model: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from decideploy.artifacts.safetensors_file import StoredTensor, bf16, float32, write_tensors
 from decideploy.demo import architecture, weights
-from decideploy.demo.modelopt import dequantize, quantize_expert
+from decideploy.nvfp4 import dequantize, quantize_expert
 
 SHARD = "model-00002-of-00002.safetensors"
 

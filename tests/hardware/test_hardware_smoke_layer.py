@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decideploy.demo.modelopt import (
+from decideploy.nvfp4 import (
     FP4_VALUES,
     QuantizedWeight,
     dequantize,

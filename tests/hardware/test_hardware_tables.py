@@ -1,7 +1,9 @@
+import re
 from pathlib import Path
 
 import pytest
 
+import decideploy.hardware
 from decideploy.errors import ConfigError, ProbeError
 from decideploy.hardware import attention_backend, card_report, kernel_path, known_cards, load_hardware
 from decideploy.hardware.kernels import is_unified_memory
@@ -90,3 +92,18 @@ def test_unknown_card_lists_the_known(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_hardware(str(tmp_path / "gtx970"))
     assert "rtx4090" in str(caught.value)
+
+
+def test_hardware_needs_nothing_of_what_is_built_on_it() -> None:
+    """Arrows point one way: errors, then hardware, then plan, then serve; the demo model is a model."""
+    above = ("artifacts", "bench", "calibrate", "cli", "decide", "demo", "gateway", "plan", "serve")
+    folder = Path(decideploy.hardware.__file__).parent
+    imports = {
+        (path.name, name)
+        for path in folder.glob("*.py")
+        for name in re.findall(
+            r"^\s*(?:from|import) decideploy\.(\w+)", path.read_text("utf-8"), re.MULTILINE
+        )
+    }
+    assert len(imports) > 10
+    assert [pair for pair in sorted(imports) if pair[1] in above] == []

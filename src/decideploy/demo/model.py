@@ -12,8 +12,9 @@ import numpy as np
 
 from decideploy.artifacts.convert import VLLM_ADAPTER_DIR, convert_adapter
 from decideploy.artifacts.safetensors_file import StoredTensor, bf16, float32, write_tensors
-from decideploy.demo import architecture, modelopt, tokenizer, weights
+from decideploy.demo import architecture, tokenizer, weights
 from decideploy.errors import ConfigError
+from decideploy.nvfp4 import FP4_MAX, FP8_MAX, quantize_expert
 
 # Largest activation before each expert projection over the reference decisions, rounded up.
 ACTIVATION_AMAX = {"gate_proj": 6.0, "up_proj": 6.0, "down_proj": 16.0}
@@ -72,8 +73,8 @@ def _nvfp4_experts() -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for layer, expert, projections in weights.expert_projections():
         prefix = weights.expert_prefix(layer, expert)
-        for name, quantized in modelopt.quantize_expert(projections).items():
-            input_scale = np.float32(ACTIVATION_AMAX[name] / (modelopt.FP8_MAX * modelopt.FP4_MAX))
+        for name, quantized in quantize_expert(projections).items():
+            input_scale = np.float32(ACTIVATION_AMAX[name] / (FP8_MAX * FP4_MAX))
             tensors |= {
                 f"{prefix}.{name}.weight": StoredTensor(dtype="U8", values=quantized.weight),
                 f"{prefix}.{name}.weight_scale": StoredTensor(dtype="F8_E4M3", values=quantized.scale),

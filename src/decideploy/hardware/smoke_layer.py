@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from decideploy.demo.modelopt import QuantizedWeight, dequantize, quantize_expert
+from decideploy.nvfp4 import QuantizedWeight, dequantize, quantize_expert
 
 # Tokens of each step: kernels choose their tiles by it, and decode, a short prompt and a batch take others.
 STEPS: Final = (1, 33, 128)

@@ -30,7 +30,6 @@ from vllm.model_executor.models.gemma4 import gemma4_routing_function_torch
 from vllm.platforms import current_platform
 from vllm.v1.worker.workspace import init_workspace_manager
 
-from decideploy.demo import architecture
 from decideploy.hardware.smoke_layer import (
     EXPERTS,
     HIDDEN,
@@ -42,10 +41,18 @@ from decideploy.hardware.smoke_layer import (
     make_layer,
     steps,
 )
+from decideploy.nvfp4 import GROUP_SIZE
 
 DEVICE = torch.device(current_platform.device_type, 0)
 
 _PR_SET_PDEATHSIG = 1
+# As in a model's hf_quant_config.json.
+_QUANTIZATION = {
+    "quant_algo": "NVFP4",
+    "kv_cache_quant_algo": None,
+    "group_size": GROUP_SIZE,
+    "exclude_modules": ["lm_head"],
+}
 
 
 def main(backend: str, dtype: str, out: Path) -> None:
@@ -94,7 +101,7 @@ def _make_runner() -> torch.nn.Module:
         top_k=TOP_K,
         hidden_size=HIDDEN,
         intermediate_size=INNER,
-        quant_config=ModelOptNvFp4Config.from_config(architecture.hf_quant_config()),
+        quant_config=ModelOptNvFp4Config.from_config({"quantization": _QUANTIZATION}),
         prefix="model.layers.0.experts",
         custom_routing_function=lambda hidden_states, gating_output, topk, renormalize: (
             gemma4_routing_function_torch(gating_output, topk, ones)
