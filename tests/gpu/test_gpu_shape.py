@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from full_shape import write_full_shape
 from load import Prompts, closed_loop
+from measured_plans import KV_BOUND, PLANS, WEIGHTS_BOUND
 from servers import free_port, images
 
 from decideploy.artifacts import verify
@@ -31,19 +32,8 @@ GIB = 1024**3
 DUMMY = ("--load-format", "dummy")
 PROGRAM = Path(__file__).with_name("measure_memory.py")
 START_S = 420.0
-KV_BOUND, WEIGHTS_BOUND = 0.02, 0.01
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 CLIENTS = ((1, 256, 60), (8, 256, 240), (64, 256, 1536), (64, 512, 768))
-PLANS = {
-    "default": Workload(),
-    "half card, 8k": Workload(max_model_len=8192, gpu_memory_utilization=0.5),
-    "256 sequences, 0.7": Workload(max_num_seqs=256, gpu_memory_utilization=0.7),
-    "text, 2k batched, marlin": Workload(
-        images=False, max_num_batched_tokens=2048, moe_backend="marlin", max_num_seqs=32
-    ),
-    "text, 8k batched": Workload(images=False, goal="throughput"),
-    "fp8 keys and values": Workload(kv_cache_dtype="fp8"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +176,7 @@ def measured(facts, hardware, results):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_memory_is_as_planned(measured, figure, name):
-    launch, found = measured(name, PLANS[name])
+    launch, found = measured(name, PLANS[name].workload)
     memory, errors = launch.memory, {}
     for term, predicted in (("weights", memory.weights_bytes), ("kv_cache", memory.kv_cache_bytes)):
         observed = found[f"{term}_bytes"]

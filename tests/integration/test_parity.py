@@ -42,7 +42,7 @@ def batched(server, decisions):
     return ask_all(server.url, decisions, CONCURRENCY)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def record(figure):
     """A function that gives the place where a comparison's figures are told."""
     return lambda title: lambda told: figure(f"{title}: {told}")

@@ -44,22 +44,6 @@ def test_kv_of_the_measured_run() -> None:
     assert memory.kv_cache_bytes / GIB == pytest.approx(50.75, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("workload", "kv_gib"),
-    [
-        (Workload(max_model_len=8192, gpu_memory_utilization=0.5), 48.56),
-        (Workload(max_num_seqs=256, gpu_memory_utilization=0.7), 76.07),
-        (Workload(images=False, max_num_batched_tokens=2048, moe_backend="marlin", max_num_seqs=32), 109.49),
-    ],
-    ids=["half card", "256 sequences", "text, marlin"],
-)
-def test_kv_of_the_runs_with_the_checkpoints_own_scales(workload: Workload, kv_gib: float) -> None:
-    """One H200, 26B shape from a checkpoint of zeros: what the engine logged as available for KV."""
-    memory = plan(facts_26b(), gpu_report(150_109_880_320), workload=workload).memory
-    assert memory.kv_cache_bytes / GIB == pytest.approx(kv_gib, rel=0.01)
-    assert memory.kv_cache_bytes / GIB < kv_gib
-
-
 def test_kv_of_the_run_with_images() -> None:
     """One H200, default plan: 106.34 GiB of KV, logged as 1,460,468 tokens of sequences of 32,768.
 

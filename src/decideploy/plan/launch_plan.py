@@ -326,6 +326,7 @@ def _cuda_terms(inputs: _Inputs, backend: str | None, total: int, batched: int) 
             gpus=workload.tensor_parallel_size,
         ),
         *mem.repacked_terms(facts, backend, workload.tensor_parallel_size),
+        *mem.block_terms(facts, backend, workload.tensor_parallel_size),
         *(mem.draft_terms(workload.draft_bytes) if workload.draft_model else ()),
         *step,
         *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decideploy.errors import CapacityError
+from decideploy.plan.allocator import ExpertLayout, rounding_bytes
 from decideploy.plan.kv_cache import ceil_div
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ GRAPHS = "CUDA graphs"
 
 _BF16_BYTES = 2
 
-# On one H200, beside weights and graphs: what stayed taken after a step (0.68 GiB, and 0.12 of weights that
-# no tensor is known for), and what the peak took beyond the formulae in the least favourable of four plans.
-_CUDA_CONTEXT_BYTES = 4 * GIB // 5
+# On one H200, beside weights and graphs: what stayed taken after a step, and what the peak took beyond the
+# formulae in the least favourable of six plans.
+_CUDA_CONTEXT_BYTES = 17 * GIB // 25
 _STEP_ALLOWANCE_BYTES = 7 * GIB // 10
 # Three processes that import torch and vLLM: 3.7 GiB resident with 1 GiB of KV, shared pages counted twice.
 _CPU_RUNTIME_BYTES = 3 * GIB
@@ -148,11 +149,9 @@ def repacked_terms(facts: ModelFacts, backend: str | None, gpus: int = 1) -> tup
     """What an expert kernel's own layout adds to the stored experts, on one of ``gpus``."""
     if backend != "humming":
         return ()
-    inner, hidden = facts.moe_intermediate_size // gpus, facts.hidden_size
-    # [2 inner, hidden] and [hidden, inner]; vLLM pads outputs to 256 and inputs to 128.
-    stored = 3 * inner * hidden
-    padded = _padded(2 * inner, 256) * _padded(hidden, 128) + _padded(hidden, 256) * _padded(inner, 128)
-    added = facts.weight_bytes["experts"] // gpus * (padded - stored) // stored
+    stored = 3 * (facts.moe_intermediate_size // gpus) * facts.hidden_size
+    out_13, in_13, out_2, in_2 = _humming_layout(facts, gpus)
+    added = facts.weight_bytes["experts"] // gpus * (out_13 * in_13 + out_2 * in_2 - stored) // stored
     return (
         MemoryTerm(
             name="weights: experts' padding",
@@ -160,6 +159,24 @@ def repacked_terms(facts: ModelFacts, backend: str | None, gpus: int = 1) -> tup
             formula="outputs to 256, inputs to 128 for humming",
         ),
     )
+
+
+def block_terms(facts: ModelFacts, backend: str | None, gpus: int = 1) -> tuple[MemoryTerm, ...]:
+    """What the CUDA allocator rounds the weights up to, on one of ``gpus``."""
+    layout = _humming_layout(facts, gpus) if backend == "humming" else None
+    return (
+        MemoryTerm(
+            name="weights: rests of blocks",
+            size_bytes=rounding_bytes(facts, experts=layout, gpus=gpus),
+            formula="tensors of 10 MiB and more, to 2 MiB",
+        ),
+    )
+
+
+def _humming_layout(facts: ModelFacts, gpus: int) -> ExpertLayout:
+    """[2 inner, hidden] and [hidden, inner]; vLLM pads outputs to 256 and inputs to 128."""
+    inner, hidden = facts.moe_intermediate_size // gpus, facts.hidden_size
+    return _padded(2 * inner, 256), _padded(hidden, 128), _padded(hidden, 256), _padded(inner, 128)
 
 
 def _padded(size: int, multiple: int) -> int:
