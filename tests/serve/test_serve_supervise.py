@@ -94,7 +94,7 @@ def test_restarts_are_counted_in_a_row() -> None:
 
 
 def test_the_count_starts_over_after_a_steady_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise_module, "_STEADY_S", -1.0)
+    monkeypatch.setattr(supervise_module, "STEADY_S", -1.0)
     engines = Engines(["dies"] * 5 + ["stopped"])
     assert engines.run("on-failure", max_restarts=1) == 6
 

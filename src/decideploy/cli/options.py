@@ -11,6 +11,7 @@ from decideploy.cli.values import (
     port,
     positive,
     prompt_lengths,
+    replicas,
     seconds,
     server_url,
     share,
@@ -64,13 +65,19 @@ def _workload_group(sub: argparse.ArgumentParser) -> None:
         "--prompt-tokens",
         type=prompt_lengths,
         metavar="MEDIAN,LONGEST",
-        help="lengths of prompts; CUDA graphs cover the longest (default: 256,1024)",
+        help="lengths of prompts without images; all must fit, CUDA graphs cover them (default: 256,1024)",
     )
     group.add_argument(
         "--thinking-share",
         type=share,
         metavar="SHARE",
         help="part of the decisions for which System 2 thinks (default: 0)",
+    )
+    group.add_argument(
+        "--think-tokens",
+        type=positive,
+        metavar="N",
+        help="most tokens of a thought, with a --thinking-share (default: 4096)",
     )
     group.add_argument("--goal", choices=["latency", "throughput"], help="what to favour (default: latency)")
 
@@ -126,6 +133,12 @@ def serve_options(sub: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds until the engine must answer",
     )
+    sub.add_argument(
+        "--replicas",
+        type=replicas,
+        metavar="N",
+        help="serve by N engines behind HAProxy, auto: one a GPU (docs/replicas.md; default: one without)",
+    )
     _operation_group(sub)
 
 
@@ -156,8 +169,7 @@ def _operation_group(sub: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--restart",
         choices=["never", "on-failure"],
-        default="never",
-        help="whether an engine that dies is started again (default: never)",
+        help="whether an engine that dies is started again (default: never; with --replicas on-failure)",
     )
     group.add_argument(
         "--max-restarts", type=count, default=3, metavar="N", help="how often in a row (default: 3)"

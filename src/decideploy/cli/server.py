@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WISHES = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "clients", "thinking_share", "goal"),
-    *("moe_backend", "tensor_parallel_size", "kv_cache_dtype", "kv_cache_memory_bytes"),
+    *("think_tokens", "moe_backend", "tensor_parallel_size", "kv_cache_dtype", "kv_cache_memory_bytes"),
     *("gpu_memory_utilization", "draft_model"),
 )
 
@@ -46,6 +46,17 @@ def add_verbs(verb: AddVerb) -> None:
     serve_options(sub)
     sub.add_argument("--dry-run", action="store_true", help="print the plan and the argv, start nothing")
     sub.add_argument("--check", action="store_true", help="ask one decision of each kind, then stop")
+
+    sub = verb(
+        "rolling-restart",
+        _rolling_restart,
+        "Renew the replicas of `serve --replicas` one at a time, with MODEL by that one, without downtime",
+    )
+    model_options(sub, optional=True)
+    sub.add_argument("--golden", type=Path, metavar="FILE", help="recorded decisions that MODEL must repeat")
+    sub.add_argument(
+        "--port", type=port, default=8000, help="port that the replicas are reached at (default: 8000)"
+    )
 
     sub = verb("doctor", _doctor, "List everything that would stop serve, with remedies")
     sub.add_argument("model", nargs="?", metavar="MODEL", help="also whether it can be had and fits")
@@ -184,9 +195,10 @@ def _facts(options: argparse.Namespace) -> ModelFacts:
 
 
 def _serve(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.serve import ServeOptions, serve
+    from decideploy.serve import ServeOptions, serve, serve_replicas
 
-    serve(
+    run = serve if options.replicas is None else serve_replicas
+    run(
         ServeOptions(
             model=options.model,
             adapter=options.adapter,
@@ -201,15 +213,58 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             workload=_workload(options),
             settings=_settings(options),
             access_log=options.access_log,
-            restart=options.restart,
+            restart=_restart(options),
             max_restarts=options.max_restarts,
             no_smoke_test=options.no_smoke_test,
             strict_kernel=options.strict_kernel,
             calibrate=options.calibrate,
+            replicas=options.replicas,
         ),
         console,
     )
     return 0
+
+
+def _restart(options: argparse.Namespace) -> Literal["never", "on-failure"]:
+    """As asked; else one engine's death ends serve, and that of a replica does not."""
+    if options.restart is None:
+        return "never" if options.replicas is None else "on-failure"
+    return "never" if options.restart == "never" else "on-failure"
+
+
+def _rolling_restart(options: argparse.Namespace, console: Console) -> int:
+    from decideploy.pins import home_folder
+    from decideploy.serve import RestartRequest, ask_for_restart
+
+    told = Console(stderr=True) if options.json else console
+    report = ask_for_restart(
+        home_folder(),
+        options.port,
+        RestartRequest(
+            model=_known_everywhere(options.model),
+            revision=options.revision,
+            adapter=options.adapter and options.adapter.absolute(),
+            golden=options.golden and options.golden.absolute(),
+        ),
+        lambda step: told.print(step, markup=False, highlight=False, soft_wrap=True),
+    )
+    if options.json:
+        print_json(report.model_dump())
+    else:
+        console.print(
+            f"{report.replicas} replicas serve {report.model}, renewed in {report.seconds:g} s",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    return 0
+
+
+def _known_everywhere(model: str | None) -> str | None:
+    """A folder by its absolute path, as the server runs elsewhere; a hub id as it is."""
+    if model is None or not Path(model).expanduser().is_dir():
+        return model
+    return str(Path(model).expanduser().absolute())
 
 
 def _doctor(options: argparse.Namespace, console: Console) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from decideploy.errors import ConfigError
 from decideploy.texts import parse_json
@@ -15,6 +15,16 @@ def positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no integer above 0")
     return int(text)
+
+
+def replicas(text: str) -> int | Literal["auto"]:
+    """How many replicas."""
+    if text == "auto":
+        return "auto"
+    try:
+        return positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor an integer above 0") from error
 
 
 def count(text: str) -> int:

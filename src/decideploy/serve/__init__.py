@@ -3,6 +3,7 @@
 from decideploy.serve.doctor import DoctorCheck, DoctorReport, doctor, print_doctor
 from decideploy.serve.golden import Golden, golden_of
 from decideploy.serve.launch import EngineProcess, check_port
+from decideploy.serve.replicas import RestartRequest, ask_for_restart, serve_replicas
 from decideploy.serve.selftest import (
     Check,
     SelfTestError,
@@ -19,10 +20,12 @@ __all__ = [
     "DoctorReport",
     "EngineProcess",
     "Golden",
+    "RestartRequest",
     "SelfTestError",
     "SelfTestReport",
     "ServeOptions",
     "ServeResult",
+    "ask_for_restart",
     "check_port",
     "doctor",
     "golden_of",
@@ -31,5 +34,6 @@ __all__ = [
     "record_golden",
     "selftest",
     "serve",
+    "serve_replicas",
     "state_folder",
 ]

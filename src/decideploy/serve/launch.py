@@ -124,7 +124,7 @@ class EngineProcess:
     """The engine in its own session, under a reaper that kills every process of it when this one goes.
 
     A context manager: leaving it stops the engine. ``base_url`` is where it will answer. ``keep_fds`` are
-    descriptors that it inherits.
+    descriptors that it inherits. ``stop_signal`` is what asks it to drain, and ``name`` what errors call it.
     """
 
     def __init__(
@@ -137,6 +137,8 @@ class EngineProcess:
         log_path: Path,
         drain_s: float = 30.0,
         keep_fds: Sequence[int] = (),
+        stop_signal: signal.Signals = signal.SIGTERM,
+        name: str = "the engine",
     ) -> None:
         self.command = engine_command(argv)
         self.base_url = f"http://{reachable_host(host)}:{port}"
@@ -145,6 +147,8 @@ class EngineProcess:
         self._host, self._port = host, port
         self._drain_s = drain_s
         self._keep_fds = tuple(keep_fds)
+        self._stop_signal = stop_signal
+        self._name = name
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._claim: socket.socket | None = None
@@ -216,7 +220,7 @@ class EngineProcess:
                         return reply
                 time.sleep(_POLL_S)
         raise EngineError(
-            f"the engine did not answer {path} within {timeout_s:.0f} s\n{self._last_lines()}",
+            f"{self._name} did not answer {path} within {timeout_s:.0f} s\n{self._last_lines()}",
             status=504,
             where=str(self.log.path),
             next_step=self.log.cause or "raise --startup-timeout if the log shows progress",
@@ -239,7 +243,7 @@ class EngineProcess:
             return
         self.log.wait(2.0)
         raise EngineError(
-            f"the engine ended with {_status_text(status)}\n{self._last_lines()}",
+            f"{self._name} ended with {_status_text(status)}\n{self._last_lines()}",
             where=str(self.log.path),
             next_step=self.log.cause or _status_advice(status),
         )
@@ -261,10 +265,15 @@ class EngineProcess:
         self.log.wait(2.0)
         return status
 
+    def hasten(self) -> None:
+        """Ask an engine that drains to finish nothing; from another thread than the one that stops it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
     def _drain(self) -> None:
         assert self._process is not None
         try:
-            self._process.terminate()
+            self._process.send_signal(self._stop_signal)
             self._await_drained()
         except KeyboardInterrupt:
             # The second signal tells the server to finish nothing; a third interrupt leaves it to the kill.

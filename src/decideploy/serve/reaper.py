@@ -4,7 +4,8 @@
 
 LIFELINE_FD is the read end of a pipe whose only write end is held by the caller. It closes when the caller
 stops or dies, even by SIGKILL; then every descendant is killed. SIGTERM and SIGINT are passed on to the
-command, which may drain. Ends with the command's status (128 + signal when it was killed).
+command as SIGTERM, SIGUSR1 as itself: it may drain. Ends with the command's status (128 + signal when it was
+killed).
 
 A file of its own with the standard library only: it is run by path, so that it starts in milliseconds and
 imports nothing of the package.
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
     child = _spawn(argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: _kill(child, signal.SIGTERM))
+    signal.signal(signal.SIGUSR1, lambda _number, _frame: _kill(child, signal.SIGUSR1))
     status = _wait(child, lifeline)
     _sweep()
     return status

@@ -10,12 +10,12 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from filelock import FileLock
 from rich.console import Console
@@ -79,7 +79,8 @@ class ServeOptions:
     With ``restart`` "on-failure" an engine that dies after it was ready is started again, at most
     ``max_restarts`` times in a row. ``no_smoke_test`` takes the expert kernel untested. ``strict_kernel``
     ends the start when the engine takes another expert kernel than the planned one; ``calibrate`` plans with
-    what earlier starts measured.
+    what earlier starts measured. ``replicas`` is how many engines serve behind one port, "auto" one a GPU;
+    it is ``serve_replicas`` that serves them, with ``restart`` and ``max_restarts`` for each.
     """
 
     model: str | None = None
@@ -101,6 +102,25 @@ class ServeOptions:
     no_smoke_test: bool = False
     strict_kernel: bool = False
     calibrate: bool = False
+    replicas: int | Literal["auto"] | None = None
+
+
+class Served(Protocol):
+    """What is told of a server: a :class:`ServeResult`, or that of several replicas."""
+
+    @property
+    def base_url(self) -> str | None:
+        """Where it answers."""
+        ...
+
+    @property
+    def decisions(self) -> tuple[tuple[DecideRequest, DecideResponse], ...]:
+        """What a check asked, and the answers."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``--json``."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,11 +143,16 @@ class ServeResult:
             "ready_s": self.ready_s,
             "reconciliation": self.reconciliation.to_dict() if self.reconciliation else None,
             "selftest": self.selftest.to_dict() if self.selftest else None,
-            "decisions": [
-                {"kind": request.kind, **response.model_dump(mode="json", exclude_none=True)}
-                for request, response in self.decisions
-            ],
+            "decisions": decision_documents(self.decisions),
         }
+
+
+def decision_documents(decisions: Sequence[tuple[DecideRequest, DecideResponse]]) -> list[dict[str, Any]]:
+    """Answers as JSON-ready values."""
+    return [
+        {"kind": request.kind, **response.model_dump(mode="json", exclude_none=True)}
+        for request, response in decisions
+    ]
 
 
 def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
@@ -135,36 +160,36 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
 
     With ``dry_run`` returns after the plan, with ``check`` after one decision of each kind.
     """
-    console = _stage_console(options, console)
+    console = stage_console(options, console)
     state_dir = state_folder(options.state_dir)
-    keys = _preflight(options, state_dir, console)
-    build = _check_build(options, console)
-    model = _model_folder(options, state_dir, console)
-    facts = _verify(model, options, console)
-    golden = _golden(model, options, console)
-    hardware = _probe(build, console)
-    if build and facts.quant_algo == "NVFP4" and hardware.platform == "cuda" and not options.dry_run:
-        hardware = _test_kernels(hardware, build, options, state_dir, console)
-    launch = _plan(facts, hardware, options, state_dir, console)
+    keys = preflight(options, state_dir, console)
+    build = check_build(options, console)
+    model = served_folder(options, state_dir, console)
+    facts = verified_facts(model, options, console)
+    golden = golden_file(model, options, console)
+    hardware = probed(build, console)
+    hardware = tested_kernels(facts, hardware, build, options, state_dir=state_dir, console=console)
+    launch = planned(facts, hardware, options, state_dir, console)
     if options.dry_run:
         return _finish_dry_run(launch, options, console)
     manager = ServiceManager()
     watch = Watch(manager, functools.partial(works, f"http://{reachable_host(options.host)}:{options.port}"))
     with (
-        _stop_on_sigterm(manager),
-        _settings(options, golden, state_dir) as settings,
+        stop_on_sigterm(manager),
+        settings_file(options, golden, state_dir) as settings,
         watch.running(),
     ):
-        engines = functools.partial(_engine, launch, options, state_dir, settings)
+        engines = functools.partial(make_engine, launch, options, state_dir, settings)
 
-        record = functools.partial(_record, state_dir=state_dir, start_record=settings.start_record)
+        record = functools.partial(record_start, state_dir=state_dir, start_record=settings.start_record)
 
         def bring_up(engine: EngineProcess) -> ServeResult:
             with watch.starting():
-                return _bring_up(engine, launch, options, record, console)
+                engine.start()
+                return prove_start(engine, launch, options, record, console)
 
-        def announce(result: ServeResult) -> None:
-            _announce(result, keys, options, console)
+        def tell_ready(result: ServeResult) -> None:
+            announce(result, keys, options, console)
             manager.ready(f"ready at {result.base_url}")
 
         if options.check:
@@ -173,7 +198,7 @@ def serve(options: ServeOptions, console: Console | None = None) -> ServeResult:
         result = supervise(
             engines,
             bring_up,
-            announce,
+            tell_ready,
             options,
             console,
         )
@@ -215,26 +240,39 @@ def _write_demo_model(folder: Path) -> None:
         shutil.rmtree(partial)
 
 
-def _stage_console(options: ServeOptions, console: Console | None) -> Console:
+def stage_console(options: ServeOptions, console: Console | None) -> Console:
     """Standard output belongs to the document when JSON is asked for."""
     return Console(stderr=True) if options.json else console or Console()
 
 
-def _report(console: Console, stage: str, text: str, *, style: str = "green") -> None:
+def tell(console: Console, stage: str, text: str, *, style: str = "green") -> None:
+    """Print one line of a stage."""
     console.print(f"[{style}]{stage:<10}[/]", end="")
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _preflight(options: ServeOptions, state_dir: Path, console: Console) -> tuple[str, ...]:
-    """The API keys, once all that is cheap to find out is found to be well; else every fault at once."""
+def preflight(
+    options: ServeOptions,
+    state_dir: Path,
+    console: Console,
+    *,
+    more: Sequence[Callable[[], object]] = (),
+) -> tuple[str, ...]:
+    """The API keys, once all that is cheap to find out is found to be well; else every fault at once.
+
+    ``more`` are further checks, which raise.
+    """
     from decideploy.artifacts import check_access  # noqa: PLC0415
 
     faults: list[Error] = []
     keys: tuple[str, ...] = ()
+    for check in more:
+        with collected(faults):
+            check()
     with collected(faults):
         _check_port(options)
     with collected(faults):
-        keys = _check_keys(options, console)
+        keys = check_keys(options, console)
     with collected(faults):
         check_state_folder(state_dir)
     with collected(faults):
@@ -252,16 +290,16 @@ def _check_port(options: ServeOptions) -> None:
         check_port(options.host, options.port)
 
 
-def _check_keys(options: ServeOptions, console: Console) -> tuple[str, ...]:
+def check_keys(options: ServeOptions, console: Console) -> tuple[str, ...]:
     """The API keys, read before the load as the server will read them after it."""
     keys = read_keys(options.settings.api_key_file)
     if not keys and options.host not in _LOOPBACK:
         text = f"none: whoever reaches {options.host}:{options.port} may ask (docs/operate.md)"
-        _report(console, "keys", text, style="yellow")
+        tell(console, "keys", text, style="yellow")
     return keys
 
 
-def _check_build(options: ServeOptions, console: Console) -> InstalledBuild | None:
+def check_build(options: ServeOptions, console: Console) -> InstalledBuild | None:
     """The installed build. A dry run goes on without one: it starts nothing."""
     from decideploy.build import check_installed  # noqa: PLC0415
 
@@ -271,44 +309,46 @@ def _check_build(options: ServeOptions, console: Console) -> InstalledBuild | No
     except Error as error:
         if not options.dry_run:
             raise
-        _report(console, "build", f"{error.what} (would stop serve)", style="yellow")
+        tell(console, "build", f"{error.what} (would stop serve)", style="yellow")
         return None
-    _report(console, "build", f"vllm {build.version}, every file as built")
+    tell(console, "build", f"vllm {build.version}, every file as built")
     return build
 
 
-def _model_folder(options: ServeOptions, state_dir: Path, console: Console) -> Path:
+def served_folder(options: ServeOptions, state_dir: Path, console: Console) -> Path:
+    """The folder of the model: given, fetched, or that of the demo model."""
     from decideploy.artifacts import resolve_model  # noqa: PLC0415
 
     if options.model is None:
         folder = demo_model(state_dir)
-        _report(console, "model", f"{folder} (the demo model: random weights)")
+        tell(console, "model", f"{folder} (the demo model: random weights)")
         return folder
     folder = resolve_model(options.model, revision=options.revision)
-    _report(console, "model", str(folder))
+    tell(console, "model", str(folder))
     return folder
 
 
-def _verify(model: Path, options: ServeOptions, console: Console) -> ModelFacts:
+def verified_facts(model: Path, options: ServeOptions, console: Console) -> ModelFacts:
+    """What the model's files say; VerificationError with every fault of them."""
     from decideploy.artifacts import verify  # noqa: PLC0415
 
     verification = verify(model, adapter=options.adapter)
     verification.raise_for_issues()
     facts = verification.known_facts()
     for issue in verification.issues:
-        _report(console, "verify", str(issue.to_diagnostic()), style="yellow")
+        tell(console, "verify", str(issue.to_diagnostic()), style="yellow")
     quantized = facts.quant_algo or facts.dtype
-    _report(console, "verify", f"{facts.architecture}, {facts.num_layers} layers, experts {quantized}")
+    tell(console, "verify", f"{facts.architecture}, {facts.num_layers} layers, experts {quantized}")
     return facts
 
 
-def _probe(build: InstalledBuild | None, console: Console) -> HardwareReport:
+def probed(build: InstalledBuild | None, console: Console) -> HardwareReport:
     """The hardware as the installed build can use it."""
     report = probe()
     for condition in report.conditions:
-        _report(console, "probe", str(condition), style="yellow")
+        tell(console, "probe", str(condition), style="yellow")
     names = [str(gpu.name.value) for gpu in report.visible_gpus] or [f"{report.host.cores.value} CPU cores"]
-    _report(console, "probe", ", ".join(names))
+    tell(console, "probe", ", ".join(names))
     return usable_hardware(report, build.recipe if build else None)
 
 
@@ -325,18 +365,26 @@ def usable_hardware(report: HardwareReport, recipe: str | None) -> HardwareRepor
     return report
 
 
-def _test_kernels(
-    hardware: HardwareReport, build: InstalledBuild, options: ServeOptions, state_dir: Path, console: Console
+def tested_kernels(
+    facts: ModelFacts,
+    hardware: HardwareReport,
+    build: InstalledBuild | None,
+    options: ServeOptions,
+    *,
+    state_dir: Path,
+    console: Console,
 ) -> HardwareReport:
-    """The hardware with its expert kernels tried by numbers."""
+    """The hardware with its expert kernels tried by numbers, where the model needs one on a GPU."""
+    if not build or facts.quant_algo != "NVFP4" or hardware.platform != "cuda" or options.dry_run:
+        return hardware
     if options.no_smoke_test:
-        _report(console, "kernel", "not tested: --no-smoke-test", style="yellow")
+        tell(console, "kernel", "not tested: --no-smoke-test", style="yellow")
         return not_tested(hardware, "--no-smoke-test")
     tested = with_kernel_test(hardware, build, _wishes(options, state_dir), state_dir)
     for condition in tested.conditions[len(hardware.conditions) :]:
-        _report(console, "kernel", str(condition), style="yellow")
+        tell(console, "kernel", str(condition), style="yellow")
     if (test := tested.smoke_test.value) and test.kernel:
-        _report(console, "kernel", str(test.trials[-1]))
+        tell(console, "kernel", str(test.trials[-1]))
     return tested
 
 
@@ -349,15 +397,16 @@ def _wishes(options: ServeOptions, state_dir: Path) -> Workload:
     )
 
 
-def _plan(
+def planned(
     facts: ModelFacts, hardware: HardwareReport, options: ServeOptions, state_dir: Path, console: Console
 ) -> LaunchPlan:
+    """The plan of one engine."""
     measured = corrections(starts_folder(state_dir)) if options.calibrate else ()
     launch = plan(facts, hardware, workload=_wishes(options, state_dir), corrections=measured)
     memory = launch.memory
     for note in launch.notes:
-        _report(console, "plan", note, style="yellow")
-    _report(
+        tell(console, "plan", note, style="yellow")
+    tell(
         console,
         "plan",
         f"{launch.platform}, experts {launch.moe_backend or 'auto'}, max_model_len {launch.max_model_len}, "
@@ -370,14 +419,14 @@ def _plan(
 def _finish_dry_run(launch: LaunchPlan, options: ServeOptions, console: Console) -> ServeResult:
     result = ServeResult(plan=launch)
     if options.json:
-        _print_json(result)
+        print_document(result)
     else:
         print_plan(launch, console)
     return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _SettingsFile:
+class SettingsFile:
     """Where the gateway finds its settings, the descriptor of its access log, which it inherits, and where it
     reads how the start compares with the plan.
     """
@@ -388,7 +437,7 @@ class _SettingsFile:
 
 
 @contextmanager
-def _settings(options: ServeOptions, golden: Path | None, state_dir: Path) -> Iterator[_SettingsFile]:
+def settings_file(options: ServeOptions, golden: Path | None, state_dir: Path) -> Iterator[SettingsFile]:
     """The gateway's settings as a file, for as long as engines read it."""
     path = state_dir / "run" / f"settings-{options.port}.json"
     start_record = state_dir / "run" / f"start-{options.port}.json"
@@ -409,7 +458,7 @@ def _settings(options: ServeOptions, golden: Path | None, state_dir: Path) -> It
             start_record.unlink(missing_ok=True)
         except OSError as error:
             raise unwritable(path, error) from error
-        yield _SettingsFile(path=path, log_fd=log_fd, start_record=start_record)
+        yield SettingsFile(path=path, log_fd=log_fd, start_record=start_record)
 
 
 def _access_log_fd(options: ServeOptions, state_dir: Path) -> int:
@@ -434,9 +483,10 @@ def _open_log(path: Path) -> int:
         ) from error
 
 
-def _engine(
-    launch: LaunchPlan, options: ServeOptions, state_dir: Path, settings: _SettingsFile
+def make_engine(
+    launch: LaunchPlan, options: ServeOptions, state_dir: Path, settings: SettingsFile
 ) -> EngineProcess:
+    """The engine of a plan, not yet started."""
     return EngineProcess(
         launch.argv,
         env={**launch.env, SETTINGS_VARIABLE: str(settings.path)},
@@ -448,28 +498,28 @@ def _engine(
     )
 
 
-def _golden(model: Path, options: ServeOptions, console: Console) -> Path | None:
+def golden_file(model: Path, options: ServeOptions, console: Console) -> Path | None:
     """The file of golden decisions, read once before the load: a fault of it must not cost the minutes."""
     path = golden_of(model, options.golden)
     if path is None:
-        _report(console, "golden", "no recorded decisions: the self-test compares with none", style="yellow")
+        tell(console, "golden", "no recorded decisions: the self-test compares with none", style="yellow")
         return None
     count = len(Golden.read(path).decisions)
-    _report(console, "golden", f"{count} decisions in {path}")
+    tell(console, "golden", f"{count} decisions in {path}")
     return path
 
 
-def _bring_up(
+def prove_start(
     engine: EngineProcess,
     launch: LaunchPlan,
     options: ServeOptions,
     record: Callable[[StartRecord], None],
     console: Console,
 ) -> ServeResult:
-    engine.start()
-    _report(console, "launch", f"loading; log: {engine.log.path}")
+    """Await the proof of a started engine: loaded, as planned, and its self-test passed."""
+    tell(console, "launch", f"loading; log: {engine.log.path}")
     ready_s = engine.wait_ready(options.startup_timeout_s)
-    _report(console, "launch", f"answered after {ready_s:.1f} s")
+    tell(console, "launch", f"answered after {ready_s:.1f} s")
     observed = replace(engine.log.facts, startup_s=ready_s)
     reconciliation = _reconcile(observed, launch, console)
     record(make_record(launch, observed, reconciliation))
@@ -478,7 +528,7 @@ def _bring_up(
     if proof.failures:
         print_selftest(proof, console)
     proof.raise_for_failures()
-    _report(console, "self-test", proof.summary)
+    tell(console, "self-test", proof.summary)
     return ServeResult(
         plan=launch, base_url=engine.base_url, ready_s=ready_s, reconciliation=reconciliation, selftest=proof
     )
@@ -504,11 +554,11 @@ def _reconcile(observed: Observed, launch: LaunchPlan, console: Console) -> Reco
     print_reconciliation(found, console)
     for difference in found.differences:
         style = "bold red" if difference.code == KERNEL_DIFFERS else "yellow"
-        _report(console, "launch", str(difference), style=style)
+        tell(console, "launch", str(difference), style=style)
     return found
 
 
-def _record(record: StartRecord, *, state_dir: Path, start_record: Path) -> None:
+def record_start(record: StartRecord, *, state_dir: Path, start_record: Path) -> None:
     """Keep the start for later plans, and lay it where the running server reads it."""
     try:
         append_record(record, starts_folder(state_dir))
@@ -531,25 +581,32 @@ def _finish_check(
     result: ServeResult, keys: tuple[str, ...], options: ServeOptions, console: Console
 ) -> ServeResult:
     assert result.base_url is not None
-    client = Client(result.base_url, api_key=keys[0] if keys else None)
-    try:
-        decisions = tuple((request, client.decide(request)) for request in one_of_each_kind())
-    finally:
-        client.close()
-    checked = replace(result, decisions=decisions)
-    if options.json:
-        _print_json(checked)
-        return checked
-    for request, response in decisions:
-        console.print(f"{request.kind}: {request.question}", markup=False)
-        print_decision(response, console)
+    checked = replace(result, decisions=ask_each_kind(result.base_url, keys))
+    show_check(checked, options, console)
     return checked
 
 
-def _announce(result: ServeResult, keys: tuple[str, ...], options: ServeOptions, console: Console) -> None:
+def ask_each_kind(base_url: str, keys: tuple[str, ...]) -> tuple[tuple[DecideRequest, DecideResponse], ...]:
+    """One decision of each kind, by the server at ``base_url``."""
+    with Client(base_url, api_key=keys[0] if keys else None) as client:
+        return tuple((request, client.decide(request)) for request in one_of_each_kind())
+
+
+def show_check(checked: Served, options: ServeOptions, console: Console) -> None:
+    """Print what was asked and answered."""
     if options.json:
-        _print_json(result)
-    _report(console, "ready", f"{result.base_url}")
+        print_document(checked)
+        return
+    for request, response in checked.decisions:
+        console.print(f"{request.kind}: {request.question}", markup=False)
+        print_decision(response, console)
+
+
+def announce(result: Served, keys: tuple[str, ...], options: ServeOptions, console: Console) -> None:
+    """Tell that the server is ready, and how to ask it."""
+    if options.json:
+        print_document(result)
+    tell(console, "ready", f"{result.base_url}")
     command = example_command(str(result.base_url), with_key=bool(keys))
     console.print(command, markup=False, highlight=False, soft_wrap=True)
 
@@ -564,7 +621,7 @@ def example_command(base_url: str, *, with_key: bool = False) -> str:
 
 
 @contextmanager
-def _stop_on_sigterm(manager: ServiceManager) -> Iterator[None]:
+def stop_on_sigterm(manager: ServiceManager) -> Iterator[None]:
     """SIGTERM stops as Ctrl-C does, so that every stage leaves through the same door; ``manager`` is told."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -581,5 +638,6 @@ def _stop_on_sigterm(manager: ServiceManager) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _print_json(result: ServeResult) -> None:
+def print_document(result: Served) -> None:
+    """Print the document of ``--json``, in one line."""
     print(json.dumps(result.to_dict(), ensure_ascii=False, default=str), flush=True)

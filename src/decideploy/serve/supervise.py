@@ -14,8 +14,8 @@ from decideploy.serve.launch import EngineProcess
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-# An engine that served for so long did not die of what killed the one before.
-_STEADY_S = 600.0
+STEADY_S = 600.0
+"""An engine that served for so long did not die of what killed the one before."""
 
 Result = TypeVar("Result")
 
@@ -49,10 +49,10 @@ def supervise(
     with engines() as engine:
         result, since = bring_up(engine), time.monotonic()
         fault = _until_death(engine, lambda: announce(result), console)
-    pauses = _pauses(policy)
+    pauses = pauses_between_starts(policy)
     while fault is not None:
-        if time.monotonic() - since > _STEADY_S:
-            pauses = _pauses(policy)
+        if time.monotonic() - since > STEADY_S:
+            pauses = pauses_between_starts(policy)
         if (pause_s := next(pauses, None)) is None:
             raise fault
         console.print(f"{fault.what.splitlines()[0]}: starting it again in {pause_s:g} s", markup=False)
@@ -68,7 +68,7 @@ def supervise(
     return result
 
 
-def _pauses(policy: Policy) -> Iterator[float]:
+def pauses_between_starts(policy: Policy) -> Iterator[float]:
     """How long to wait before each start that is allowed, longer each time."""
     if policy.restart == "on-failure":
         for attempt in range(policy.max_restarts):
