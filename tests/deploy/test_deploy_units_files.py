@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +26,13 @@ from decideploy.deploy.units import (
     Service,
     UnitFile,
     compose_files,
+    hidden_faults,
     quadlet_files,
     service_faults,
     systemd_files,
     write_files,
 )
+from decideploy.deploy.units import install as units_install
 from decideploy.deploy.units.words import assignment, word
 from decideploy.errors import ConfigError
 from decideploy.gateway.settings import ServerSettings
@@ -76,13 +79,13 @@ def keys(text: str, section: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("user", [False, True])
 @pytest.mark.parametrize("recipe", ["cpu", "cuda"])
-@pytest.mark.parametrize("fetches", [False, True])
+@pytest.mark.parametrize("more", [{}, {"fetches": True}, {"replicas": True}])
 def test_systemd_finds_nothing_to_say(
-    user: bool, recipe: str, fetches: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    user: bool, recipe: str, more: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "decideploy.service"
-    path.write_text(systemd(user=user, recipe=recipe, fetches=fetches)["decideploy.service"])
+    path.write_text(systemd(user=user, recipe=recipe, **more)["decideploy.service"])
     command = [tool("systemd-analyze"), "verify", *(["--user"] if user else []), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # It ends with 0 although it does not know a key: that is only said.
@@ -249,7 +252,8 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         mounts={"/model": Path("/home/someone/model")},
         image="x",
     )
-    told = " ".join(str(fault) for fault in service_faults(service, model="m", revision=None))
+    faults = [*service_faults(service, model="m", revision=None), *hidden_faults(service)]
+    told = " ".join(map(str, faults))
     for part in ("API keys", "no-token", "/var/log/access", "does not exist", "does not see", "--image"):
         assert part in told
 
@@ -305,6 +309,67 @@ def test_install_writes_and_says_what_comes_next(
     assert told["next"]
     assert main(arguments) == 0
     assert "unchanged" in capsys.readouterr().out
+
+
+@pytest.fixture
+def hides_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units_install, "HIDDEN", (Path(sys.prefix),))
+
+
+@pytest.mark.usefixtures("hides_this_python")
+def test_files_for_review_are_written_from_where_no_unit_may_run(
+    tmp_path: Path, demo_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["install", "--systemd", "--recipe=cpu", str(demo_model)]
+    assert main([*arguments, f"--root={tmp_path / 'root'}"]) == 2
+    assert "does not see" in capsys.readouterr().err
+    assert main([*arguments, f"--out={tmp_path / 'a b'}", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert any("does not see" in warning for warning in told["warnings"])
+    copies = [shlex.split(command) for command in told["next"] if command.startswith("install ")]
+    assert [Path(copy[-2]).parent for copy in copies] == [tmp_path / "a b"] * 4
+    assert [copy[-1] for copy in copies] == [
+        "/etc/systemd/system/decideploy.service",
+        "/etc/decideploy/decideploy.env",
+        "/etc/tmpfiles.d/decideploy.conf",
+        "/etc/sysusers.d/decideploy-user.conf",
+    ]
+    assert told["next"][-1].endswith("enable --now decideploy.service")
+
+
+@pytest.mark.integration
+def test_the_next_steps_of_another_root_are_taken_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert os.geteuid() == 0, "folders of another user are made as root only"
+    monkeypatch.setattr(units_install, "HIDDEN", ())
+    root = tmp_path / "a b"
+    assert main(["install", "--systemd", "--recipe=cpu", f"--root={root}", "--json"]) == 0
+    commands = json.loads(capsys.readouterr().out)["next"]
+    assert len(commands) == 3
+    for command in commands:
+        subprocess.run(["sh", "-c", command], check=True)
+    assert "decideploy" in (root / "etc" / "passwd").read_text("utf-8")
+    assert (root / "var" / "lib" / "decideploy" / "hub").is_dir()
+    wants = root / "etc" / "systemd" / "system" / "multi-user.target.wants"
+    assert [path.name for path in wants.iterdir()] == ["decideploy.service"]
+
+
+@pytest.mark.parametrize("kind", ["quadlet", "compose"])
+def test_a_container_is_told_to_have_no_haproxy(kind: str) -> None:
+    service = replace(SERVICE, kind=kind, replicas=True, mounts={})
+    faults = [fault.where for fault in service_faults(service, model=None, revision=None)]
+    assert "--replicas" in faults
+
+
+def test_a_reload_of_replicas_is_a_rolling_restart() -> None:
+    one, several = (systemd(replicas=replicas)["decideploy.service"] for replicas in (False, True))
+    assert "ExecReload" not in keys(one, "Service")
+    (reload,) = keys(several, "Service")["ExecReload"]
+    options = make_parser().parse_args(shlex.split(reload)[3:])
+    assert (shlex.split(reload)[3], options.port) == ("rolling-restart", SERVICE.port)
+    limits = [int(keys(text, "Service")["TimeoutStartSec"][0]) for text in (one, several)]
+    assert limits[1] - limits[0] == SERVICE.startup_timeout_s + 600
 
 
 def test_install_tells_every_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -79,27 +80,34 @@ def _flag(name: str, value: Any) -> Iterator[str]:
 
 
 def _install(options: argparse.Namespace, console: Console) -> int:
-    from decideploy.deploy.units import service_faults, write_files
+    from decideploy.deploy.units import hidden_faults, service_faults, write_files
 
     faults: list[Error] = []
     service = _service(options, _recipe(options, faults))
     faults += service_faults(service, model=options.model, revision=options.revision)
-    raise_together(faults)
-    files = _placed(_files(service, options), options)
+    hidden = tuple(hidden_faults(service))
+    # Files for review may be meant for another machine, where these paths are right.
+    raise_together([*faults, *(() if options.out else hidden)])
+    proper = _files(service, options)
+    files = _placed(proper, options)
     if options.dry_run:
         _print_files(files, options, console)
         return 0
     written = write_files(files)
-    commands = _next_commands(service, files)
+    commands = (*_copies(proper, files, options), *_next_commands(service, files, options))
     if options.json:
         told = [{"path": str(file.path), "outcome": file.outcome} for file in written]
-        print_json({"schema_version": 1, "files": told, "next": list(commands)})
+        warnings = [str(fault) for fault in hidden]
+        print_json({"schema_version": 1, "files": told, "warnings": warnings, "next": list(commands)})
         return 0
+    for fault in hidden:
+        console.print(str(fault), style="yellow", markup=False, highlight=False, soft_wrap=True)
     for file in written:
         console.print(f"{file.outcome:<10}{file.path}", markup=False, highlight=False, soft_wrap=True)
     if not service.api_key_file:
         console.print("no --api-key-file: whoever reaches the port may ask", style="yellow")
-    console.print("next:")
+    if commands:
+        console.print("next:")
     for command in commands:
         console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
     return 0
@@ -149,6 +157,7 @@ def _service(options: argparse.Namespace, recipe: Literal["cpu", "cuda"]) -> Ser
         image=_image(options, recipe),
         gpu_count=options.tensor_parallel_size or 1,
         user=options.user,
+        replicas=options.replicas is not None,
     )
 
 
@@ -202,17 +211,36 @@ def _print_files(files: tuple[UnitFile, ...], options: argparse.Namespace, conso
         console.print(f"# {file.path}\n{file.text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _next_commands(service: Service, files: tuple[UnitFile, ...]) -> tuple[str, ...]:
+def _copies(
+    proper: tuple[UnitFile, ...], files: tuple[UnitFile, ...], options: argparse.Namespace
+) -> tuple[str, ...]:
+    """What brings files that were written for review to their places."""
+    if not options.out or options.kind == "compose":
+        return ()
+    pairs = zip(files, proper, strict=True)
+    return tuple(
+        shlex.join(("install", "-D", "-m", f"{file.mode:o}", str(file.path), str(place.path)))
+        for file, place in pairs
+    )
+
+
+def _next_commands(
+    service: Service, files: tuple[UnitFile, ...], options: argparse.Namespace
+) -> tuple[str, ...]:
     from decideploy.deploy.units import NAME, secret_name
 
     user = " --user" if service.user else ""
     if service.kind == "compose":
-        return (f"docker compose -f {files[0].path} up --detach --wait",)
+        return (f"docker compose -f {shlex.quote(str(files[0].path))} up --detach --wait",)
+    if options.root:
+        return _commands_for_root(service, options.root.absolute())
     reload = f"systemctl{user} daemon-reload"
     if service.kind == "quadlet":
         secrets = {"api-keys": service.api_key_file, "hub-token": service.hub_token_file}
         made = tuple(
-            f"podman secret create {secret_name(name)} {file}" for name, file in secrets.items() if file
+            f"podman secret create {secret_name(name)} {shlex.quote(str(file))}"
+            for name, file in secrets.items()
+            if file
         )
         return (*made, reload, f"systemctl{user} start {NAME}.service")
     account = () if service.user else (f"systemd-sysusers {NAME}-user.conf",)
@@ -221,4 +249,22 @@ def _next_commands(service: Service, files: tuple[UnitFile, ...]) -> tuple[str, 
         f"systemd-tmpfiles{user} --create {NAME}.conf",
         f"{reload} && systemctl{user} enable --now {NAME}.service",
         *(("loginctl enable-linger",) if service.user else ()),
+    )
+
+
+def _commands_for_root(service: Service, root: Path) -> tuple[str, ...]:
+    """What prepares a system that is not running; nothing of it is started."""
+    from decideploy.deploy.units import NAME
+
+    below = shlex.quote(f"--root={root}")
+    if service.kind == "quadlet":
+        # Podman makes the unit of the files when that system boots.
+        return ()
+    if service.user:
+        # Made for whoever logs in there.
+        return (f"systemctl {below} --global enable {NAME}.service",)
+    return (
+        f"systemd-sysusers {below} {NAME}-user.conf",
+        f"systemd-tmpfiles {below} --create {NAME}.conf",
+        f"systemctl {below} enable {NAME}.service",
     )

@@ -69,12 +69,12 @@ def _partial(file: UnitFile, stack: ExitStack) -> Path:
 
 
 def service_faults(service: Service, *, model: str | None, revision: str | None) -> Iterator[Error]:
-    """Everything about ``service`` that would stop it after it was installed."""
+    """Everything that would stop ``service`` wherever it is installed; :func:`hidden_faults` has the rest."""
     yield from _model_faults(service, model, revision)
     yield from _secret_faults(service)
     yield from _combination_faults(service)
-    if service.kind == "systemd" and not service.user:
-        yield from _hidden_faults(service)
+    if _is_of_the_system(service) and service.access_log:
+        yield from _log_faults(service.access_log)
 
 
 def _model_faults(service: Service, model: str | None, revision: str | None) -> Iterator[Error]:
@@ -116,6 +116,12 @@ def _combination_faults(service: Service) -> Iterator[Error]:
         yield ConfigError(
             "a unit without containers has no image", where="--image", next_step="use --quadlet or --compose"
         )
+    if service.replicas and service.kind != "systemd":
+        yield ConfigError(
+            "the images have no HAProxy, which replicas stand behind",
+            where="--replicas",
+            next_step="use --systemd, or one container a GPU behind a HAProxy of your own (docs/replicas.md)",
+        )
     for path in service.mounts.values() if service.kind == "quadlet" else ():
         if ":" in str(path):
             yield ConfigError(
@@ -129,8 +135,14 @@ def _combination_faults(service: Service) -> Iterator[Error]:
         )
 
 
-def _hidden_faults(service: Service) -> Iterator[Error]:
-    """Paths that the unit's sandbox hides, or lets nobody write."""
+def _is_of_the_system(service: Service) -> bool:
+    return service.kind == "systemd" and not service.user
+
+
+def hidden_faults(service: Service) -> Iterator[ConfigError]:
+    """Paths of this machine that the unit's sandbox hides: another machine may have them elsewhere."""
+    if not _is_of_the_system(service):
+        return
     paths = {
         "the Python that runs this": Path(sys.prefix),
         "its base": Path(sys.base_prefix),
@@ -144,9 +156,12 @@ def _hidden_faults(service: Service) -> Iterator[Error]:
                 next_step=f"keep it outside {', '.join(map(str, HIDDEN))}, such as below /opt or /srv; "
                 "or install with --user",
             )
-    if service.access_log and not service.access_log.is_relative_to(STATE_FOLDER):
+
+
+def _log_faults(access_log: Path) -> Iterator[Error]:
+    if not access_log.is_relative_to(STATE_FOLDER):
         yield ConfigError(
             f"a system service writes below {STATE_FOLDER} alone",
-            where=f"--access-log {service.access_log}",
+            where=f"--access-log {access_log}",
             next_step="name a file there, or leave the option out: the journal keeps the log",
         )

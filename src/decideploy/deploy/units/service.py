@@ -25,8 +25,8 @@ class Service:
 
     ``arguments`` are its own, less address and key file; ``mounts`` are the host's paths that it reads, by
     their place in a container, which its arguments then name. ``fetches`` is whether the model comes from
-    the hub at the first start. ``recipe`` is that of the build: only "cuda" is given GPUs. Times are in
-    seconds.
+    the hub at the first start, ``replicas`` whether several engines stand behind HAProxy. ``recipe`` is that
+    of the build: only "cuda" is given GPUs. Times are in seconds.
     """
 
     kind: Kind
@@ -45,6 +45,7 @@ class Service:
     mounts: dict[str, Path] = field(default_factory=dict)
     image: str = ""
     gpu_count: int = 1
+    replicas: bool = False
     user: bool = False
 
     @property
@@ -52,7 +53,9 @@ class Service:
         """How long a start may take; None where a download decides it."""
         if self.fetches:
             return None
-        return int(_BEFORE_LAUNCH_S + self.startup_timeout_s + _SELFTEST_S)
+        # The first replica starts alone, then the others at once.
+        launches = 2 if self.replicas else 1
+        return int(_BEFORE_LAUNCH_S + launches * (self.startup_timeout_s + _SELFTEST_S))
 
     @property
     def stop_timeout_s(self) -> int:

@@ -124,6 +124,7 @@ def _process(service: Service, environment: Path) -> str:
         f"EnvironmentFile={specifiers(str(environment))}",
         *_credentials(service),
         f"ExecStart={_command(service)}",
+        *_reload(service),
         f"TimeoutStartSec={service.start_timeout_s or 'infinity'}",
         f"TimeoutStopSec={service.stop_timeout_s}",
         f"WatchdogSec={WATCHDOG_S}",
@@ -144,6 +145,13 @@ def _command(service: Service) -> str:
     address = ("--host", service.host, "--port", str(service.port))
     command = words((sys.executable, "-m", "decideploy", "serve", *service.arguments, *address))
     return f"{command} --api-key-file %d/api-keys" if service.api_key_file else command
+
+
+def _reload(service: Service) -> Iterator[str]:
+    """``systemctl reload`` renews the replicas one at a time; it may take as long as a start."""
+    if service.replicas:
+        command = (sys.executable, "-m", "decideploy", "rolling-restart", "--port", str(service.port))
+        yield f"ExecReload={words(command)}"
 
 
 def _credentials(service: Service) -> Iterator[str]:
