@@ -41,17 +41,26 @@ The second is "would it fit?" by published sizes, without a network; DIR may als
 config.json alone.
 
 `plan` takes the workload (`--clients`, `--prompt-tokens MEDIAN,LONGEST`, `--thinking-share`,
-`--max-images`, `--goal latency|throughput`) and chooses the rest, each choice with its reason; a choice
-can be forced (`--max-model-len`, `--max-num-seqs`, `--max-num-batched-tokens`, `--moe-backend`,
-`--tensor-parallel-size`, `--kv-cache-dtype fp8`, `--kv-cache-memory-bytes`, `--gpu-memory-utilization`,
-`--draft-model`), and is then kept or refused, never reduced. [memory-model.md](memory-model.md) has the
-terms of the sum and how far they were measured.
+`--think-tokens`, `--max-images`, `--goal latency|throughput`) and chooses the rest, each choice with its
+reason; a choice can be forced (`--max-model-len`, `--max-num-seqs`, `--max-num-batched-tokens`,
+`--moe-backend`, `--tensor-parallel-size`, `--kv-cache-dtype fp8`, `--kv-cache-memory-bytes`,
+`--gpu-memory-utilization`, `--draft-model`), and is then kept or refused, never reduced.
+[memory-model.md](memory-model.md) has the terms of the sum and how far they were measured.
+
+The longest request must fit: the longest prompt, 280 tokens for each image that a request may have, a
+thought where there is a thinking share, and the answer. Memory goes to that first, then to a step of
+2,048 tokens (no fewer than 512), then to the KV cache, and beyond 36 GiB to a longer step. Where even
+that does not fit, `plan` ends with status 7, says what is needed, what there is and the largest part,
+and names what would make it fit: options that it has tried, those that cost least first, and the
+smallest known card.
 
 ## What the plan gives for each card
 
 `{MODEL}` by its published sizes, an empty card, default workload (64 clients, prompts to 1,024 tokens,
-images). Forecasts: of these cards only an H200 was used, with random weights. GiB; "8k" is how many
-sequences of 8,192 tokens the KV cache holds at once.
+four images). Forecasts: of these cards only an H200 was used, with random weights. GiB; "total" is what
+CUDA tells, which is less than the driver does: as published, with ~ where it is not and 3 % (at most
+1 GiB) are taken off the driver's figure (`cards.toml` has each source). "longest" is max_model_len,
+"8k" how many sequences of 8,192 tokens the KV cache holds at once.
 """
 
 HEAD = """
@@ -87,12 +96,13 @@ def _card_row(name: str, facts: ModelFacts) -> str:
     card = known_cards()[name]
     kernel = kernel_path(card.compute_capability)
     start = f"| `{name}` | {card.name}, {card.compute_capability} | {kernel.backend} {kernel.activation} "
-    start += f"| {card.memory_bytes / GIB:.1f} "
+    start += f"| {'' if card.usable_gib else '~'}{card.memory_bytes / GIB:.1f} "
     try:
         launch = plan(facts, card_report(name))
     except CapacityError as error:
         short = (error.needed_bytes - error.available_bytes) / GIB
-        return f"{start}| | does not fit: {short:.1f} short | | | |"
+        remedy = error.next_step.partition("; or ")[0]
+        return f"{start}| | {short:.1f} short: {remedy} | | | |"
     return (
         f"{start}| {launch.memory.weights_bytes / GIB:.1f} | {launch.memory.kv_cache_bytes / GIB:.1f} "
         f"| {launch.max_model_len:,} | {_at_once(facts, launch):.0f} | {_with_fp8(facts, name)} |"

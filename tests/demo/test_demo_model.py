@@ -9,10 +9,10 @@ import pytest
 from decisions import bare_prompt, random_decisions
 from tokenizers import Tokenizer
 
+from decideploy import nvfp4
 from decideploy.artifacts.safetensors_file import read_header
 from decideploy.cli import main
 from decideploy.decide import DecideRequest, render
-from decideploy import nvfp4
 from decideploy.demo import write_demo_model
 from decideploy.demo.random_weights import bell, flat
 from decideploy.demo.tokenizer import CONTROL_TOKENS, VERBALIZERS

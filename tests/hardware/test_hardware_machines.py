@@ -37,8 +37,6 @@ def test_a_card_is_read_as_the_table_of_cards_has_it(key: str, tmp_path: Path) -
     assert report.platform == "cuda"
     assert gpu.compute_capability.value == card.compute_capability
     assert kernel_path(card.compute_capability).backend
-    if gpu.total_bytes.value is not None:
-        assert gpu.total_bytes.value == pytest.approx(card.memory_bytes, rel=0.06)
     assert codes(report) == set()
 
 

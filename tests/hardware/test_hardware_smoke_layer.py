@@ -5,13 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decideploy.nvfp4 import (
-    FP4_VALUES,
-    QuantizedWeight,
-    dequantize,
-    e4m3_values,
-    quantize,
-)
 from decideploy.hardware.smoke_layer import (
     BOUNDS,
     INPUT_SCALES,
@@ -24,6 +17,13 @@ from decideploy.hardware.smoke_layer import (
     reference,
     relative_error,
     route,
+)
+from decideploy.nvfp4 import (
+    FP4_VALUES,
+    QuantizedWeight,
+    dequantize,
+    e4m3_values,
+    quantize,
 )
 
 

@@ -242,6 +242,13 @@ def test_w4a4_is_planned_exactly_where_vllm_has_it(oracle, capability):
     assert bool(native) == (kernel_path(capability).activation == "W4A4")
 
 
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_a_kernel_is_refused_exactly_where_vllm_has_it_not(oracle, capability):
+    told = oracle(capability, lora_on_experts=False)
+    supported = {name for name, row in backends().items() if told[row.log] is None}
+    assert {name for name, row in backends().items() if row.runs_on(capability)} == supported
+
+
 def test_every_backend_is_one_of_vllm_by_both_names():
     from vllm.model_executor.layers.fused_moe.oracle.nvfp4 import map_nvfp4_backend
 

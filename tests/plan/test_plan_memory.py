@@ -1,5 +1,3 @@
-import itertools
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report
 
-from decideploy.cli import main
 from decideploy.errors import CapacityError
 from decideploy.hardware import card_report
 from decideploy.plan import Workload, plan
 from decideploy.plan.kv_cache import KvShape
+from decideploy.plan.launch_plan import first_plan
 from decideploy.plan.memory import MIB, repacked_terms, step_terms, vision_terms, weight_terms
 
 
@@ -90,8 +88,9 @@ def vision_step_bytes(**changes: int) -> int:
 
 def test_a_batch_of_images_is_bounded_by_the_step_the_requests_and_the_card() -> None:
     one, allowance = 84 * MIB, 7 * GIB // 10
-    assert vision_step_bytes(batched_tokens=8192) == 29 * one - allowance
-    assert vision_step_bytes() == 14 * one - allowance
+    # In parts of an image, so that a token more does not cost one.
+    assert vision_step_bytes(batched_tokens=8192) == 8192 * one // 280 - allowance
+    assert vision_step_bytes() == 4096 * one // 280 - allowance
     assert vision_step_bytes(max_num_seqs=3, max_images=4) == 12 * one - allowance
     assert 10 * one < vision_step_bytes(total_bytes=80 * GIB) + allowance < 14 * one
     assert vision_step_bytes(total_bytes=GIB) == 0
@@ -110,48 +109,7 @@ def test_too_small_card_names_the_largest_term() -> None:
         plan(facts_26b(), gpu_report(16 * GIB, capability="8.9"))
     assert caught.value.largest_term == "weights: experts"
     assert caught.value.needed_bytes > caught.value.available_bytes
-    assert "GiB more" in caught.value.next_step
-
-
-def test_too_long_context_names_the_flag() -> None:
-    with pytest.raises(CapacityError) as caught:
-        plan(
-            facts_26b(),
-            gpu_report(24 * GIB, capability="8.9"),
-            workload=Workload(max_model_len=262_144),
-        )
-    assert "--max-model-len" in caught.value.next_step
-
-
-def test_too_many_sequences_name_the_flag() -> None:
-    with pytest.raises(CapacityError) as caught:
-        plan(facts_26b(), gpu_report(24 * GIB, capability="8.9"), workload=Workload(max_num_seqs=8192))
-    assert caught.value.next_step.startswith("lower --max-num-seqs")
-
-
-def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit):
-        main([verb, "--help"])
-    return capsys.readouterr().out
-
-
-def test_remedies_name_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    helps = [help_of(verb, capsys) for verb in ("plan", "serve")]
-    asked = [
-        {"max_model_len": 262_144},
-        {"max_num_seqs": 8192},
-        {"max_num_batched_tokens": 1 << 20},
-        {"prompt_tokens": 1 << 20},
-        {},
-    ]
-    for wishes, size in itertools.product(asked, (1, 16, 18)):
-        with pytest.raises(CapacityError) as caught:
-            plan(facts_26b(), gpu_report(size * GIB, capability="8.9"), workload=Workload(**wishes))
-        told = caught.value.next_step
-        flags = re.findall(r"--[a-z-]+", told)
-        assert not re.search(r"[a-z]_[a-z]", told)
-        assert all(flag in text for flag in flags for text in helps)
-        assert flags or "GiB more" in told
+    assert caught.value.next_step == "a larger card, such as rtx4090"
 
 
 def test_cpu_without_memory_is_refused() -> None:
@@ -167,7 +125,7 @@ def test_single_layer_type_is_planned() -> None:
 
 def fits(facts: SimpleNamespace, report: object, workload: Workload) -> object:
     try:
-        return plan(facts, report, workload=workload)
+        return first_plan(facts, report, workload=workload)
     except CapacityError:
         return None
 
@@ -177,7 +135,9 @@ WORKLOADS = st.builds(
     Workload,
     max_num_seqs=st.integers(1, 512),
     max_num_batched_tokens=st.none() | st.integers(512, 16_384),
-    prompt_tokens=st.integers(1, 4096),
+    prompt_tokens=st.none() | st.integers(1, 4095),
+    thinking_share=st.sampled_from([0.0, 0.5]),
+    think_tokens=st.none() | st.integers(1, 1024),
     images=st.booleans(),
     goal=st.sampled_from(["latency", "throughput"]),
     kv_cache_dtype=st.sampled_from(["auto", "fp8"]),
@@ -230,6 +190,21 @@ def test_a_larger_card_never_gives_less(one: int, other: int, workload: Workload
     assert_not_less(small, fits(facts_26b(), gpu_report(other), workload))
 
 
+@pytest.mark.parametrize(
+    "wishes", [{}, {"kv_cache_dtype": "fp8"}, {"goal": "throughput", "prompt_tokens": 8192}]
+)
+def test_a_little_more_memory_never_gives_less(wishes: dict[str, object]) -> None:
+    """Where the plan passes from one step size to the next, which random pairs of cards seldom meet."""
+    workload, before = Workload(**wishes), None
+    steps = set()
+    for size in (*range(22_500, 25_500, 9), *range(36_800, 38_200, 9)):
+        launch = fits(facts_26b(), gpu_report(size * MIB, capability="8.9"), workload)
+        assert_not_less(before, launch)
+        before = launch or before
+        steps.add(launch and launch.max_num_batched_tokens)
+    assert {None, 2048, 8192 if "goal" in wishes else 4096} < steps
+
+
 @given(total=SIZES, one=st.integers(1, 512), other=st.integers(1, 512), workload=WORKLOADS)
 def test_fewer_sequences_never_cost_memory(total: int, one: int, other: int, workload: Workload) -> None:
     one, other = sorted((one, other))
@@ -243,7 +218,7 @@ def assert_not_less(small: object, large: object) -> None:
     if small is None:
         return
     assert large is not None
-    assert large.memory.kv_cache_bytes >= small.memory.kv_cache_bytes
+    assert large.memory.kv_blocks >= small.memory.kv_blocks
     assert large.max_model_len >= small.max_model_len
 
 

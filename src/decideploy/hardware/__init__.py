@@ -7,6 +7,7 @@ from decideploy.hardware.kernels import (
     attention_backend,
     kernel_path,
     minimum_versions,
+    own_attention,
 )
 from decideploy.hardware.probe import probe
 from decideploy.hardware.report import (
@@ -39,6 +40,7 @@ __all__ = [
     "load_hardware",
     "load_report",
     "minimum_versions",
+    "own_attention",
     "print_report",
     "probe",
 ]

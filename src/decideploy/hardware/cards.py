@@ -12,14 +12,43 @@ from pathlib import Path
 from decideploy.errors import ConfigError
 from decideploy.hardware.report import Gpu, HardwareReport, Host, Reading, load_report, unknown
 
+GIB = 1024**3
+MIB = 1024**2
+# Where nobody told how much a card keeps: more than any card keeps of which it is known, a test holds that.
+_KEPT_SHARE, _KEPT_BYTES = 0.03, GIB
+# Figures in GiB were rounded to hundredths.
+_ROUNDING_GIB = 0.005
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """A GPU model; ``memory_bytes`` is its total memory."""
+    """A GPU model: what the driver tells of its memory in MiB, and CUDA in GiB, where that is known.
+
+    ``free_gib`` is set where the host shares the memory: then not even an idle machine leaves it all.
+    """
 
     name: str
     compute_capability: str
-    memory_bytes: int
+    total_mib: int | None = None
+    usable_gib: float | None = None
+    free_gib: float | None = None
+    source: str = ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """The total that the engine takes its share of: as CUDA tells it, else less than the driver does."""
+        if self.usable_gib is not None:
+            return round((self.usable_gib - _ROUNDING_GIB) * GIB)
+        assert self.total_mib is not None
+        told = self.total_mib * MIB
+        return told - min(round(told * _KEPT_SHARE), _KEPT_BYTES)
+
+    @property
+    def memory_source(self) -> str:
+        """Whence :attr:`memory_bytes`."""
+        if self.usable_gib is not None:
+            return self.source
+        return "derived: 3 % less than the driver tells, at most 1 GiB"
 
 
 @cache
@@ -47,13 +76,14 @@ def card_report(name: str) -> HardwareReport:
             next_step=f"use one of {', '.join(sorted(known_cards()))}, or a file of `probe --json`",
         )
     source = f"cards.toml [{name.lower()}]"
+    memory_source = f"{source}, {card.memory_source}"
     offline = unknown("offline: no host was probed")
     gpu = Gpu(
         index=0,
         name=Reading(value=card.name, source=source),
         compute_capability=Reading(value=card.compute_capability, source=source),
-        total_bytes=Reading(value=card.memory_bytes, source=source),
-        free_bytes=unknown("offline: an empty card is assumed by the plan"),
+        total_bytes=Reading(value=card.memory_bytes, source=memory_source),
+        free_bytes=_free(card, memory_source),
         uuid=offline,
         holders=offline,
         mig=offline,
@@ -67,8 +97,7 @@ def card_report(name: str) -> HardwareReport:
     return HardwareReport(host=host, gpus=(gpu,), driver_version=offline, cuda_version=offline)
 
 
-def larger_card(available_bytes: int, missing_bytes: int) -> str:
-    """The smallest known card that gives ``missing_bytes`` more than ``available_bytes``, or nothing."""
-    needed = (available_bytes + missing_bytes) * 100 // 92
-    fitting = [(card.memory_bytes, key) for key, card in known_cards().items() if card.memory_bytes >= needed]
-    return f"such as {min(fitting)[1]}" if fitting else ""
+def _free(card: Card, source: str) -> Reading[int]:
+    if card.free_gib is None:
+        return unknown("offline: an empty card is assumed by the plan")
+    return Reading(value=round((card.free_gib - _ROUNDING_GIB) * GIB), source=source)

@@ -29,7 +29,8 @@ class Backend:
     """One expert kernel.
 
     ``name`` is its value of ``--moe-backend``, ``log`` its name in the engine's log, ``activation`` W4A4 or
-    W4A16, ``package`` the distribution that brings it, and ``needs`` what that must find on the host.
+    W4A16, ``package`` the distribution that brings it, ``needs`` what that must find on the host, and
+    ``compute_capability`` where it runs, everywhere when empty.
     """
 
     name: str
@@ -37,6 +38,11 @@ class Backend:
     activation: str
     package: str | None = None
     needs: str = ""
+    compute_capability: tuple[str, ...] = ()
+
+    def runs_on(self, compute_capability: str) -> bool:
+        """Whether the engine has it on such a GPU."""
+        return not self.compute_capability or compute_capability in self.compute_capability
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +94,12 @@ def _table() -> Mapping[str, Any]:
 @cache
 def backends() -> Mapping[str, Backend]:
     """Every expert kernel that the table knows, by its value of ``--moe-backend``."""
-    return {name: Backend(name=name, **row) for name, row in _table()["backend"].items()}
+    rows: Mapping[str, dict[str, Any]] = _table()["backend"]
+    places = {name: tuple(row.get("compute_capability", ())) for name, row in rows.items()}
+    return {
+        name: Backend(**row | {"name": name, "compute_capability": places[name]})
+        for name, row in rows.items()
+    }
 
 
 @cache
@@ -124,6 +135,13 @@ def attention_backend(
     if packages is None or packages.get(row["package"]) is not None:
         return None
     return row["without"], f"FlashAttention 4 needs {row['package']}, which is not installed"
+
+
+def own_attention(compute_capability: str | None) -> str:
+    """The attention kernel that the engine takes by itself for Gemma-4's two head widths."""
+    row = _table()["attention"]
+    found: str = row["own" if compute_capability in row["compute_capability"] else "others"]
+    return found
 
 
 def check_fp8_kv(compute_capability: str | None) -> None:
@@ -185,6 +203,15 @@ def check_backend(
             f"{backend} {why}",
             where="--moe-backend",
             next_step="leave it out for the first that is right, or test again with `decideploy probe`",
+        )
+    known = backends().get(backend)
+    if known is not None and not known.runs_on(compute_capability):
+        fitting = kernel_path(compute_capability, tensor_parallel_size=tensor_parallel_size)
+        raise ConfigError(
+            f"{backend} does not run on compute capability {compute_capability}, "
+            f"only on {', '.join(known.compute_capability)}",
+            where="--moe-backend",
+            next_step=f"leave it out, or ask for --moe-backend {fitting.backend}",
         )
     for entry in _concerning(backend, compute_capability, tensor_parallel_size):
         if entry.verdict == "avoid":

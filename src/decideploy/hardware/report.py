@@ -16,6 +16,7 @@ from decideploy.errors import ConfigError, Diagnostic
 from decideploy.texts import parse_json
 
 SCHEMA_VERSION = 3
+_MOST_COLUMNS = 120
 GIB = 1024**3
 
 T = TypeVar("T")
@@ -264,7 +265,8 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 def print_report(report: HardwareReport, console: Console | None = None) -> None:
     """Print the report as a table, the conditions after it."""
     console = console or Console()
-    table = Table("what", "value", "learnt from", title=f"Hardware ({report.platform})")
+    title = f"Hardware ({report.platform})"
+    table = Table("what", "value", "learnt from", title=title, width=min(console.width, _MOST_COLUMNS))
     for row in _rows(report):
         table.add_row(*row)
     console.print(table)

@@ -83,6 +83,10 @@ class KvShape:
         """The least KV memory vLLM starts with: one sequence of ``max_model_len``, and its null block."""
         return (self.blocks_per_sequence(max_model_len, in_flight_tokens) + 1) * self.block_bytes
 
+    def whole_blocks(self, kv_bytes: int) -> int:
+        """``kv_bytes`` rounded up to blocks."""
+        return ceil_div(kv_bytes, self.block_bytes) * self.block_bytes
+
     def sequence_bytes(self, max_model_len: int) -> int:
         """KV memory of one sequence of ``max_model_len`` tokens at steady state."""
         return self.blocks_per_sequence(max_model_len, 0) * self.block_bytes

@@ -5,20 +5,28 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from decideploy.errors import ConfigError, ProbeError
-from decideploy.hardware import Gpu, HardwareReport, KernelPath, attention_backend, kernel_path
-from decideploy.hardware.cards import larger_card
+from decideploy.errors import CapacityError, ConfigError, ProbeError
+from decideploy.hardware import (
+    Gpu,
+    HardwareReport,
+    KernelPath,
+    attention_backend,
+    kernel_path,
+    own_attention,
+)
 from decideploy.hardware.kernels import check_backend, check_fp8_kv
 from decideploy.plan import memory as mem
 from decideploy.plan import sizing
 from decideploy.plan.argv import common_reasons, gpu_env, image_flags, image_reasons, make_argv, make_env
+from decideploy.plan.context_length import describe, least_len, length_notes, model_len
 from decideploy.plan.correction import Correction, correction_terms
 from decideploy.plan.kv_cache import KvShape
 from decideploy.plan.memory import MemoryPlan, MemoryTerm
+from decideploy.plan.remedies import remedies
 from decideploy.plan.workload import Workload
 
 if TYPE_CHECKING:
@@ -114,6 +122,25 @@ def plan(
     enough, ConfigError when the workload contradicts the model.
     """
     workload = workload or Workload()
+
+    def try_other(hardware: HardwareReport, workload: Workload) -> LaunchPlan:
+        return first_plan(facts, hardware, workload=workload, corrections=corrections)
+
+    try:
+        return try_other(hardware, workload)
+    except CapacityError as error:
+        error.next_step = remedies(try_other, hardware, workload)
+        raise
+
+
+def first_plan(
+    facts: ModelFacts,
+    hardware: HardwareReport,
+    *,
+    workload: Workload,
+    corrections: tuple[Correction, ...] = (),
+) -> LaunchPlan:
+    """:func:`plan`, whose CapacityError names no remedy: what remedies are sought with."""
     adapter = _adapter(facts)
     rank = _engine_rank(adapter)
     inputs = _Inputs(facts=facts, hardware=hardware, workload=workload, rank=rank, corrections=corrections)
@@ -189,19 +216,21 @@ def _cuda_choices(inputs: _Inputs) -> _Choices:
     _require_gpus(gpu, hardware, workload)
     kernel = _kernel(facts, gpu, hardware, workload)
     backend = workload.moe_backend or (kernel.backend if kernel else None)
+    attention = _attention(gpu, hardware, workload)
     total, free, source = sizing.gpu_memory(gpu, hardware)
     share = sizing.utilization(total, free, workload)
-    sum_of = functools.partial(_cuda_terms, inputs, backend, total)
-    batched = sizing.gpu_batched_tokens(total, workload, lambda tokens: _sum(sum_of(tokens)))
-    device = gpu.name.value or "unknown card"
-    terms = correction_terms(sum_of(batched), inputs.corrections, _setting(inputs, device, backend, batched))
     available = -(-total * share // 1000)
     shape = KvShape.of(facts, _GPU_BLOCK_TOKENS, workload.kv_cache_dtype, gpus=workload.tensor_parallel_size)
+    sum_of = functools.partial(_cuda_terms, inputs, backend, total)
+    batched = _gpu_batched(inputs, backend, shape, total=total, available=available)
+    device = gpu.name.value or "unknown card"
+    terms = correction_terms(sum_of(batched), inputs.corrections, _setting(inputs, device, backend, batched))
     in_flight = _GPU_STEPS_IN_FLIGHT * batched
-    length = sizing.model_len(
+    length = model_len(
         facts,
         workload,
         shape,
+        images=workload.images,
         in_flight=in_flight,
         cap=_GPU_MODEL_LEN,
         left_bytes=workload.kv_cache_memory_bytes or _left(available, terms),
@@ -216,7 +245,6 @@ def _cuda_choices(inputs: _Inputs) -> _Choices:
         kv_bytes=workload.kv_cache_memory_bytes,
     )
     sizes = _graph_sizes(workload, batched)
-    attention = _attention(gpu, hardware, workload)
     return _Choices(
         device=device,
         flags=(
@@ -238,15 +266,36 @@ def _cuda_choices(inputs: _Inputs) -> _Choices:
         moe_backend=backend,
         reasons={
             **_kernel_reasons(kernel, workload),
-            **_length_reasons(facts, workload, length, memory),
+            **_length_reasons(facts, workload, length, memory, images=workload.images),
             **image_reasons(workload),
-            "attention_backend": attention[1] if attention else "the engine's own choice for this card",
+            "attention_backend": attention[1] if attention else _own_attention(facts, gpu),
             **_memory_reasons(workload, sizing.utilization_reason(total, free, share, source)),
             "max_num_batched_tokens": sizing.batched_reason(batched, workload),
             "cudagraph_capture_sizes": f"System 1 only prefills: graphs for prompts to {sizes[-1]} tokens",
             **_draft_reasons(workload),
         },
-        notes=tuple(_notes(kernel, workload, memory, shape)),
+        notes=tuple(_notes(kernel, workload, memory, shape, length)),
+    )
+
+
+def _gpu_batched(inputs: _Inputs, backend: str | None, shape: KvShape, *, total: int, available: int) -> int:
+    """Tokens a step: see :func:`sizing.gpu_batched_tokens`."""
+    facts, workload = inputs.facts, inputs.workload
+    length = least_len(facts, workload, images=workload.images)
+    _, usual, _ = sizing.step_sizes(workload)
+    card = sizing.SMALL_GPU_BYTES
+    left = round(card * workload.gpu_memory_utilization) - _sum(_cuda_terms(inputs, backend, card, usual))
+
+    def reserved(tokens: int) -> int:
+        floor = shape.floor_bytes(length, _GPU_STEPS_IN_FLIGHT * tokens)
+        return max(floor, workload.kv_cache_memory_bytes or 0)
+
+    return sizing.gpu_batched_tokens(
+        workload,
+        available,
+        lambda tokens: _sum(_cuda_terms(inputs, backend, total, tokens)),
+        reserved,
+        shape.whole_blocks(max(left, 0)),
     )
 
 
@@ -310,8 +359,18 @@ def _attention(gpu: Gpu, hardware: HardwareReport, workload: Workload) -> tuple[
     )
 
 
+def _own_attention(facts: ModelFacts, gpu: Gpu) -> str:
+    if facts.head_dim == facts.global_head_dim or len(set(facts.layer_types)) == 1:
+        return "the engine's own choice for this card"
+    kernel = own_attention(gpu.compute_capability.value)
+    return (
+        f"the engine's own: {kernel}, which reads both head widths ({facts.head_dim} and "
+        f"{facts.global_head_dim}) on compute capability {gpu.compute_capability.value}"
+    )
+
+
 def _graph_sizes(workload: Workload, batched: int) -> tuple[int, ...]:
-    return sizing.capture_sizes(workload.sequences, min(workload.prompt_tokens, batched))
+    return sizing.capture_sizes(workload.sequences, min(workload.longest_prompt_tokens, batched))
 
 
 def _cuda_terms(inputs: _Inputs, backend: str | None, total: int, batched: int) -> tuple[MemoryTerm, ...]:
@@ -330,7 +389,8 @@ def _cuda_terms(inputs: _Inputs, backend: str | None, total: int, batched: int) 
         *(mem.draft_terms(workload.draft_bytes) if workload.draft_model else ()),
         *step,
         *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),
-        *mem.cuda_terms(len(_graph_sizes(workload, batched))),
+        # As many as the longest step has: a little more memory must not cost a graph's worth of KV.
+        *mem.cuda_terms(len(_graph_sizes(workload, workload.longest_prompt_tokens))),
     )
 
 
@@ -410,30 +470,37 @@ def _kernel_reasons(kernel: KernelPath | None, workload: Workload) -> dict[str, 
     return {"moe_backend": f"{text}; {kernel.needs}" if kernel.needs else text}
 
 
-def _notes(kernel: KernelPath | None, workload: Workload, memory: MemoryPlan, shape: KvShape) -> list[str]:
-    notes = []
-    if kernel:
-        notes += [
-            f"{kernel.backend} on {kernel.compute_capability} {entry.why} ({', '.join(entry.references)}): "
-            "compare its decisions with those of --moe-backend marlin before you rely on it"
-            for entry in kernel.cautions
-            if entry.verdict == "prove"
-        ]
+def _notes(
+    kernel: KernelPath | None, workload: Workload, memory: MemoryPlan, shape: KvShape, length: int
+) -> Iterator[str]:
+    for entry in kernel.cautions if kernel else ():
+        if kernel and entry.verdict == "prove":
+            yield (
+                f"{kernel.backend} on {kernel.compute_capability} {entry.why} "
+                f"({', '.join(entry.references)}): compare its decisions with those of --moe-backend marlin "
+                "before you rely on it"
+            )
     if workload.tensor_parallel_size > 1:
-        notes.append("the sum is that of each GPU; more than one GPU was never measured")
+        yield "the sum is that of each GPU; more than one GPU was never measured"
+    yield from length_notes(workload, length, images=workload.images)
     if workload.thinking_share:
-        thinking = workload.clients * workload.thinking_share
-        notes.append(
-            f"{thinking:.0f} of {workload.clients} clients think at once; the KV cache holds "
-            f"{memory.kv_cache_bytes // shape.sequence_bytes(4096)} thoughts of 4,096 tokens"
-        )
-    return notes
+        yield _thinking_note(workload, memory, shape, length)
+
+
+def _thinking_note(workload: Workload, memory: MemoryPlan, shape: KvShape, length: int) -> str:
+    thinking = workload.clients * workload.thinking_share
+    tokens = min(workload.median_prompt_tokens + workload.longest_thought_tokens, length)
+    held = memory.kv_cache_bytes // shape.sequence_bytes(tokens)
+    return (
+        f"{thinking:.0f} of {workload.clients} clients think at once; the KV cache holds {held} such "
+        f"sequences of {tokens:,} tokens{'' if held >= thinking else ', the others wait'}"
+    )
 
 
 def _cpu_choices(inputs: _Inputs) -> _Choices:
     facts, hardware, workload = inputs.facts, inputs.hardware, inputs.workload
     _require_cpu_can(facts, workload)
-    batched = workload.max_num_batched_tokens or max(sizing.SMALL_BATCHED_TOKENS, workload.sequences)
+    batched = _cpu_batched(workload)
     terms = (
         *mem.weight_terms(facts, images=False, lora_rank=inputs.rank),
         *mem.step_terms(facts, max_num_seqs=workload.sequences, batched_tokens=batched),
@@ -444,8 +511,14 @@ def _cpu_choices(inputs: _Inputs) -> _Choices:
     shape = KvShape.of(facts, _CPU_BLOCK_TOKENS)
     spare_gib = _left(available, terms) // mem.GIB
     in_flight = _CPU_STEPS_IN_FLIGHT * batched
-    length = sizing.model_len(
-        facts, workload, shape, in_flight=in_flight, cap=_CPU_MODEL_LEN, left_bytes=spare_gib * mem.GIB
+    length = model_len(
+        facts,
+        workload,
+        shape,
+        images=False,
+        in_flight=in_flight,
+        cap=_CPU_MODEL_LEN,
+        left_bytes=spare_gib * mem.GIB,
     )
     kv_gib = _cpu_kv_gib(shape, length, in_flight, spare_gib)
     memory = _memory(
@@ -466,7 +539,7 @@ def _cpu_choices(inputs: _Inputs) -> _Choices:
         steps_in_flight=_CPU_STEPS_IN_FLIGHT,
         memory=memory,
         reasons={
-            **_length_reasons(facts, workload, length, memory),
+            **_length_reasons(facts, workload, length, memory, images=False),
             "moe_backend": "bf16 experts: the CPU kernel is the only one",
             "VLLM_CPU_KVCACHE_SPACE": f"GiB for {_CPU_SEQUENCES} sequences; the engine need not measure",
             "language_model_only": "no images on CPU: its attention reads their tokens in one direction only",
@@ -474,6 +547,7 @@ def _cpu_choices(inputs: _Inputs) -> _Choices:
             "compilation": "none: with LoRA the CPU engine runs eager whatever is asked",
             "TORCH_COMPILE_DISABLE": "else a few functions compile at first use, by the host's C++ compiler",
         },
+        notes=tuple(length_notes(workload, length, images=False)),
     )
 
 
@@ -500,6 +574,12 @@ def _require_cpu_can(facts: ModelFacts, workload: Workload) -> None:
         )
 
 
+def _cpu_batched(workload: Workload) -> int:
+    if workload.max_num_batched_tokens:
+        return sizing.asked_batched_tokens(workload, images=False)
+    return max(sizing.SMALL_BATCHED_TOKENS, workload.sequences)
+
+
 def _cpu_kv_gib(shape: KvShape, length: int, in_flight: int, spare_gib: int) -> int:
     wanted = max(shape.floor_bytes(length, in_flight), _CPU_SEQUENCES * shape.sequence_bytes(length))
     return max(1, min(-(-wanted // mem.GIB), spare_gib))
@@ -524,9 +604,9 @@ def _memory(
     kv_bytes: int | None = None,
 ) -> MemoryPlan:
     floor = shape.floor_bytes(length, in_flight)
-    needed = max(floor, kv_bytes or 0)
-    larger = None if where == "host memory" else functools.partial(larger_card, available)
-    mem.require_fit(terms, needed, available, where, larger)
+    mem.require_fit(terms, max(floor, kv_bytes or 0), available, where, length)
+    if kv_bytes is not None:
+        mem.require_floor(floor, kv_bytes, length)
     return MemoryPlan(
         available_bytes=available,
         terms=terms,
@@ -537,14 +617,19 @@ def _memory(
     )
 
 
-def _length_reasons(facts: ModelFacts, workload: Workload, length: int, memory: MemoryPlan) -> dict[str, str]:
+def _length_reasons(
+    facts: ModelFacts, workload: Workload, length: int, memory: MemoryPlan, *, images: bool
+) -> dict[str, str]:
     if workload.max_model_len is not None:
         how = "asked for"
     elif length == facts.max_position_embeddings:
         how = "the model's own"
     else:
         how = "the longest whose startup floor fits, within the default cap"
-    return {"max_model_len": f"{how}; {memory.sequences:.1f} such sequences fit the KV cache at once"}
+    return {
+        "max_model_len": f"{how}; longest request: {describe(workload, images=images)}; "
+        f"{memory.sequences:.1f} such sequences fit the KV cache at once"
+    }
 
 
 def _sha256(value: Any) -> str:

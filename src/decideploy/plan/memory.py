@@ -5,7 +5,7 @@ Pure integer arithmetic. docs/memory-model.md has each term's source, and what w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ MIB = 1024**2
 
 WEIGHTS = ("weights", "LoRA")
 GRAPHS = "CUDA graphs"
+FLOOR = "KV cache (startup floor)"
 
 _BF16_BYTES = 2
 
@@ -36,18 +37,14 @@ _GRAPH_SIZE_BYTES = 8 * MIB
 # Gemma-4's vision tower: 280 tokens an image, of 3 x 3 patches each; positions as its configuration has them.
 # vLLM batches images while twice their one-hot positions in int64 fit a tenth of the card. A compiled tower
 # takes less: on one H200 the peak of 14 images and of all else in the step was 1.14 GiB.
-_IMAGE_TOKENS = 280
-_IMAGE_PATCHES = 9 * _IMAGE_TOKENS
+IMAGE_TOKENS = 280
+_IMAGE_PATCHES = 9 * IMAGE_TOKENS
 _IMAGE_POSITIONS = 10_240
 _IMAGE_BYTES = 84 * MIB
 _CARD_BYTES_PER_IMAGE = 10 * 2 * (_IMAGE_PATCHES * 2 * _IMAGE_POSITIONS * 8)
 _FREE_DURING_VISION = ("logits", "expert workspace", "activations")
 # Components whose layers are split over the GPUs of one engine.
 _SPLIT = ("experts", "attention", "dense_mlp", "embedding")
-# Options of `plan` and `serve`; the other settings are the plan's own, so no remedy names them.
-_SHORTER = "lower --max-model-len"
-_FEWER_SEQUENCES = "lower --max-num-seqs"
-_TEXT_ONLY = "serve text only with --max-images 0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +54,6 @@ class MemoryTerm:
     name: str
     size_bytes: int
     formula: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,13 +195,11 @@ def step_terms(
             name="penalty tables",
             size_bytes=max_num_seqs * (4 * vocab + vocab // 8),
             formula="seqs x (4V + V/8)",
-            remedy=_FEWER_SEQUENCES,
         ),
         MemoryTerm(
             name="logits",
             size_bytes=max_num_seqs * 8 * vocab,
             formula="seqs x (2V bf16 + 2V softcap + 4V processed)",
-            remedy=_FEWER_SEQUENCES,
         ),
         MemoryTerm(
             name="expert workspace",
@@ -224,10 +218,11 @@ def vision_terms(
     *, max_num_seqs: int, max_images: int, batched_tokens: int, total_bytes: int, step: Iterable[MemoryTerm]
 ) -> tuple[MemoryTerm, ...]:
     """What the largest batch of images takes beyond ``step``, the terms that are free while it is encoded."""
-    scheduled = min(batched_tokens // _IMAGE_TOKENS, max_num_seqs * max_images)
     # In bytes, not in whole images: a little more memory must not cost an image's worth of KV.
+    within_step = batched_tokens * _IMAGE_BYTES // IMAGE_TOKENS
     within_card = total_bytes * _IMAGE_BYTES // _CARD_BYTES_PER_IMAGE
-    encoded_bytes = max(_IMAGE_BYTES, min(scheduled * _IMAGE_BYTES, within_card))
+    asked = max_num_seqs * max_images * _IMAGE_BYTES
+    encoded_bytes = max(_IMAGE_BYTES, min(within_step, within_card, asked))
     step_bytes = sum(term.size_bytes for term in step if term.name in _FREE_DURING_VISION)
     step_bytes += _STEP_ALLOWANCE_BYTES
     return (
@@ -235,7 +230,6 @@ def vision_terms(
             name="vision step",
             size_bytes=max(encoded_bytes - step_bytes, 0),
             formula=f"{encoded_bytes / _IMAGE_BYTES:.1f} images x 84 MiB, less the text step",
-            remedy=_TEXT_ONLY,
         ),
     )
 
@@ -263,55 +257,35 @@ def cpu_terms() -> tuple[MemoryTerm, ...]:
 
 
 def require_fit(
-    terms: tuple[MemoryTerm, ...],
-    floor_bytes: int,
-    available_bytes: int,
-    where: str,
-    larger: Callable[[int], str] | None = None,
+    terms: tuple[MemoryTerm, ...], kv_bytes: int, available_bytes: int, where: str, length: int
 ) -> None:
-    """Raise CapacityError when the terms and the KV floor do not fit; it names the largest and the remedy.
-
-    ``larger`` names a card for so many missing bytes, or is empty.
-    """
-    needed = sum(term.size_bytes for term in terms) + floor_bytes
+    """CapacityError when the terms and ``kv_bytes`` for sequences of ``length`` do not fit."""
+    needed = sum(term.size_bytes for term in terms) + kv_bytes
     if needed <= available_bytes:
         return
     largest = max(terms, key=lambda term: term.size_bytes)
-    floor_leads = floor_bytes > largest.size_bytes
-    name = "KV cache (startup floor)" if floor_leads else largest.name
-    size = floor_bytes if floor_leads else largest.size_bytes
-    remedy = _SHORTER if floor_leads else largest.remedy
+    name, size = (FLOOR, kv_bytes) if kv_bytes > largest.size_bytes else (largest.name, largest.size_bytes)
     raise CapacityError(
-        f"needs {needed / GIB:.2f} GiB, {available_bytes / GIB:.2f} GiB can be used; "
-        f"largest: {name}, {size / GIB:.2f} GiB",
+        f"needs {needed / GIB:.2f} GiB for sequences of {length:,} tokens, {available_bytes / GIB:.2f} GiB "
+        f"can be used; largest: {name}, {size / GIB:.2f} GiB",
         needed_bytes=needed,
         available_bytes=available_bytes,
         largest_term=name,
         where=where,
-        next_step=_next_step(
-            needed - available_bytes,
-            terms,
-            floor_bytes,
-            remedy,
-            larger(needed - available_bytes) if larger else "",
-        ),
     )
 
 
-def _next_step(
-    missing_bytes: int, terms: tuple[MemoryTerm, ...], floor_bytes: int, leading: str, larger: str
-) -> str:
-    """The option that can free ``missing_bytes``, ``leading`` before others, or the truth that none can."""
-    adjustable: dict[str, int] = {leading: 0} if leading else {}
-    adjustable[_SHORTER] = floor_bytes
-    for term in terms:
-        if term.remedy:
-            adjustable[term.remedy] = adjustable.get(term.remedy, 0) + term.size_bytes
-    enough = [remedy for remedy, size in adjustable.items() if size > missing_bytes]
-    if enough:
-        return f"{enough[0]}, or free {missing_bytes / GIB:.2f} GiB"
-    device = f"a device with {missing_bytes / GIB:.2f} GiB more"
-    return f"use {device}{f' ({larger})' if larger else ''}; no option frees as much"
+def require_floor(floor_bytes: int, kv_bytes: int, length: int) -> None:
+    """CapacityError when the KV cache that was asked for is less than the engine starts with."""
+    if kv_bytes < floor_bytes:
+        raise CapacityError(
+            f"sequences of {length:,} tokens need {floor_bytes / GIB:.2f} GiB of KV cache, "
+            f"{kv_bytes / GIB:.2f} GiB are asked for",
+            needed_bytes=floor_bytes,
+            available_bytes=kv_bytes,
+            largest_term=FLOOR,
+            where="--kv-cache-memory-bytes",
+        )
 
 
 def _shared_v_bytes(facts: ModelFacts) -> int:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from decideploy.errors import ConfigError, ProbeError
 from decideploy.hardware import Gpu, HardwareReport
 from decideploy.hardware.kernels import is_unified_memory
-from decideploy.plan.kv_cache import KvShape
-from decideploy.plan.memory import GIB, MIB
+from decideploy.plan.memory import GIB, IMAGE_TOKENS, MIB
 from decideploy.plan.workload import Workload
 
-if TYPE_CHECKING:
-    from decideploy.artifacts import ModelFacts
-
 SMALL_BATCHED_TOKENS = 2_048
+_LEAST_BATCHED_TOKENS = 512
 _BATCHED_TOKENS = {"latency": 4_096, "throughput": 8_192}
 # Up to here a card is small; its first bytes beyond pay for the longer step.
-_SMALL_GPU_BYTES = 36 * GIB
-_SHORTEST_MODEL_LEN = 512
+SMALL_GPU_BYTES = 36 * GIB
 # vLLM compares free memory with its share after the CUDA context exists.
 _GPU_RESERVE_BYTES = 768 * MIB
 
@@ -70,19 +66,50 @@ def utilization_reason(total: int, free: int, thousandths: int, source: str) -> 
     )
 
 
-def gpu_batched_tokens(total: int, workload: Workload, needed: Callable[[int], int]) -> int:
-    """Tokens a step; ``needed`` gives the bytes of all terms for so many.
+def gpu_batched_tokens(
+    workload: Workload,
+    available: int,
+    needed: Callable[[int], int],
+    reserved: Callable[[int], int],
+    small: int,
+) -> int:
+    """Tokens a step, at most as many as ``workload`` has a use for.
 
-    By the card, not by what is free now, and more only where the card pays for it: more memory never gives
-    less KV.
+    ``needed`` gives the bytes of all terms with so many, ``reserved`` the whole blocks of KV cache that the
+    longest sequence then needs, ``small`` those that a small card has. Memory goes to the longest sequence
+    first, then to the usual step, then to the KV cache, and only beyond a small card to a longer step: so
+    more memory never gives fewer blocks.
     """
     if workload.max_num_batched_tokens:
-        return workload.max_num_batched_tokens
-    small, large = (
-        max(n, workload.sequences) for n in (SMALL_BATCHED_TOKENS, _BATCHED_TOKENS[workload.goal])
-    )
-    spare = round((total - _SMALL_GPU_BYTES) * workload.gpu_memory_utilization)
-    return large if spare >= needed(large) - needed(small) else small
+        return asked_batched_tokens(workload, images=workload.images)
+    least, usual, most = (max(n, workload.sequences) for n in step_sizes(workload))
+
+    def fits(tokens: int) -> bool:
+        kept = reserved(tokens) if tokens <= usual else max(reserved(tokens), small)
+        return available - needed(tokens) >= kept
+
+    # The largest that fits; what does not fit at all is refused by its smallest sum.
+    return max(bisect.bisect_left(range(most + 1), True, lo=least, key=lambda n: not fits(n)) - 1, least)
+
+
+def step_sizes(workload: Workload) -> tuple[int, int, int]:
+    """Tokens of the smallest step, of the usual one, and of that of a large card."""
+    return _LEAST_BATCHED_TOKENS, SMALL_BATCHED_TOKENS, _BATCHED_TOKENS[workload.goal]
+
+
+def asked_batched_tokens(workload: Workload, *, images: bool) -> int:
+    """The asked tokens a step; ConfigError where the engine refuses them."""
+    asked = workload.max_num_batched_tokens or 0
+    least = {f"{workload.sequences} requests a step have a token each": workload.sequences}
+    if images:
+        least[f"an image's {IMAGE_TOKENS} tokens are one step's"] = IMAGE_TOKENS
+    if faults := [why for why, tokens in least.items() if asked < tokens]:
+        raise ConfigError(
+            f"{asked} tokens a step are too few: {', '.join(faults)}",
+            where="--max-num-batched-tokens",
+            next_step=f"ask for {max(least.values())} or more, or lower --max-num-seqs",
+        )
+    return asked
 
 
 def batched_reason(batched: int, workload: Workload) -> str:
@@ -90,6 +117,11 @@ def batched_reason(batched: int, workload: Workload) -> str:
     if workload.max_num_batched_tokens:
         return "asked for"
     held = batched // workload.median_prompt_tokens
+    if batched < SMALL_BATCHED_TOKENS:
+        return (
+            f"{held} decisions of {workload.median_prompt_tokens} tokens: with more, the longest request "
+            "would not fit beside it"
+        )
     return (
         f"for {workload.goal}: a step holds {held} decisions of {workload.median_prompt_tokens} tokens; "
         "workspace and KV startup floor grow with it"
@@ -105,22 +137,3 @@ def capture_sizes(max_num_seqs: int, prompt_tokens: int) -> tuple[int, ...]:
     prompts = {*range(96, 513, 32), *range(576, prompt_tokens + 1, 64), prompt_tokens}
     ceiling = max(prompt_tokens, 1)
     return tuple(sorted(size for size in decode | prompts if 1 <= size <= ceiling))
-
-
-def model_len(
-    facts: ModelFacts, workload: Workload, shape: KvShape, *, in_flight: int, cap: int, left_bytes: int
-) -> int:
-    """The asked length, else the longest power of two whose startup floor fits ``left_bytes``."""
-    longest = facts.max_position_embeddings
-    if workload.max_model_len is not None:
-        if workload.max_model_len > longest:
-            raise ConfigError(
-                f"max_model_len {workload.max_model_len} exceeds the model's {longest}",
-                where="--max-model-len",
-                next_step=f"ask for {longest} or less",
-            )
-        return workload.max_model_len
-    lengths = [min(longest, cap)]
-    while lengths[-1] > _SHORTEST_MODEL_LEN:
-        lengths.append(max(lengths[-1] // 2, _SHORTEST_MODEL_LEN))
-    return next((n for n in lengths if shape.floor_bytes(n, in_flight) <= left_bytes), lengths[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise, takewhile
 
 from rich.console import Console
 from rich.table import Table
@@ -12,69 +13,78 @@ from decideploy.plan.launch_plan import LaunchPlan
 from decideploy.plan.memory import GIB, MemoryPlan
 from decideploy.plan.reconcile import Figure, Reconciliation
 
-_BAR_WIDTH = 78
+# Wider lines are hard to read, and a terminal cuts them.
+_MOST_COLUMNS, _MEMORY_COLUMNS = 110, 90
 _COLOURS = ("blue", "cyan", "magenta", "yellow", "red", "bright_blue", "bright_magenta", "green", "white")
 
 
 def print_plan(plan: LaunchPlan, console: Console | None = None) -> None:
     """Print choices with reasons, the memory sum, then environment and command as a shell reads them."""
     console = console or Console()
-    console.print(_choices(plan))
-    console.print(_memory(plan))
-    console.print(_bar(plan.memory))
+    width = min(console.width, _MOST_COLUMNS)
+    console.print(_choices(plan, width))
+    console.print(_memory(plan, width))
+    console.print(_bar(plan.memory, width), width=width)
     for note in plan.notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False, width=width)
     for name, value in plan.env.items():
         console.print(f"{name}={shlex.quote(value)} \\", markup=False, highlight=False, soft_wrap=True)
-    console.print(shlex.join(plan.argv), markup=False, highlight=False, soft_wrap=True)
+    console.print(" \\\n  ".join(_command_lines(plan.argv)), markup=False, highlight=False, soft_wrap=True)
 
 
-def _choices(plan: LaunchPlan) -> Table:
-    table = Table("choice", "value", "why", title=f"Launch plan ({plan.platform})")
-    values = {
-        "moe_backend": plan.moe_backend or "auto",
-        "max_model_len": plan.max_model_len,
-        "max_num_seqs": plan.max_num_seqs,
-        "max_num_batched_tokens": plan.max_num_batched_tokens,
-        "cudagraph_capture_sizes": _span(plan.capture_sizes),
-        "VLLM_CPU_KVCACHE_SPACE": plan.env.get("VLLM_CPU_KVCACHE_SPACE"),
-    }
+def _command_lines(argv: tuple[str, ...]) -> list[str]:
+    """The command, and each of its options with its values."""
+    starts = [0, *(place for place, word in enumerate(argv) if word.startswith("--")), len(argv)]
+    return [shlex.join(argv[start:end]) for start, end in pairwise(starts)]
+
+
+def _choices(plan: LaunchPlan, width: int) -> Table:
+    title = f"Launch plan ({plan.platform})"
+    table = Table("choice and value", "why", title=title, width=width, show_lines=True)
+    table.columns[0].overflow, table.columns[0].max_width = "fold", 40
     for name, reason in plan.reasons.items():
-        value = values.get(name)
-        table.add_row(name, _flag_value(plan, name) if value is None else str(value), reason)
+        table.add_row(Text.assemble((name, "bold"), "\n", _value(plan, name)), Text(reason))
     return table
 
 
-def _span(sizes: tuple[int, ...]) -> str | None:
-    return f"{len(sizes)} sizes, {sizes[0]} to {sizes[-1]}" if sizes else None
+def _value(plan: LaunchPlan, name: str) -> str:
+    """As it was chosen; "default" where neither an option nor a variable tells the engine."""
+    sizes = plan.capture_sizes
+    if name == "cudagraph_capture_sizes":
+        return f"{len(sizes)} sizes, {sizes[0]} to {sizes[-1]}"
+    return plan.env.get(name) or _option_value(plan.argv, f"--{name.replace('_', '-')}") or "default"
 
 
-def _flag_value(plan: LaunchPlan, name: str) -> str:
-    """The flag's values in argv, "yes" for a bare flag, empty when the plan sets none."""
-    flag = f"--{name.replace('_', '-')}"
-    if flag not in plan.argv:
+def _option_value(argv: tuple[str, ...], option: str) -> str:
+    """The option's values, "yes" for one without any, nothing where it is not given."""
+    if option not in argv:
         return ""
-    rest = plan.argv[plan.argv.index(flag) + 1 :]
-    end = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
-    return " ".join(rest[:end]) or "yes"
+    rest = argv[argv.index(option) + 1 :]
+    return " ".join(takewhile(lambda word: not word.startswith("--"), rest)) or "yes"
 
 
-def _memory(plan: LaunchPlan) -> Table:
+def _memory(plan: LaunchPlan, width: int) -> Table:
     memory = plan.memory
-    table = Table("part", "GiB", "formula", title="Memory")
+    width = min(width, _MEMORY_COLUMNS)
+    table = Table("part", "GiB", "formula", title=f"Memory of {plan.device}", width=width)
     table.columns[1].justify = "right"
+    table.columns[1].no_wrap = True
     for term in memory.terms:
-        table.add_row(term.name, f"{term.size_bytes / GIB:.2f}", term.formula)
-    table.add_section()
-    blocks = (
-        f"{memory.kv_blocks:,} blocks of {memory.kv_block_bytes:,} B; {memory.sequences:.1f} full sequences"
-    )
-    table.add_row("KV cache", f"{memory.kv_cache_bytes / GIB:.2f}", blocks)
+        table.add_row(term.name, _gib(term.size_bytes), term.formula)
     table.add_row(
-        "startup floor of it", f"{memory.kv_floor_bytes / GIB:.2f}", "blocks of one sequence in chunks"
+        "KV cache",
+        _gib(memory.kv_cache_bytes),
+        f"{memory.kv_blocks:,} blocks of {memory.kv_block_bytes:,} B; {memory.sequences:.1f} full sequences; "
+        f"the engine starts with {_gib(memory.kv_floor_bytes)} GiB or more",
     )
-    table.add_row("can be used", f"{memory.available_bytes / GIB:.2f}", "")
+    table.add_section()
+    table.add_row("total", _gib(memory.used_bytes + memory.kv_cache_bytes), "")
+    table.add_row("can be used", _gib(memory.available_bytes), "")
     return table
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.2f}"
 
 
 def parts(memory: MemoryPlan) -> dict[str, int]:
@@ -88,13 +98,13 @@ def parts(memory: MemoryPlan) -> dict[str, int]:
     return {**taken, "KV cache": memory.kv_cache_bytes, **({"left free": free} if free > 0 else {})}
 
 
-def _bar(memory: MemoryPlan) -> Text:
+def _bar(memory: MemoryPlan, columns: int) -> Text:
     """One line of blocks in the parts' proportions, and a legend of those that are wide enough to be seen."""
     bar, legend = Text(), Text()
     end = done = 0
     for number, (name, size) in enumerate(parts(memory).items()):
         end += size
-        width = round(end * _BAR_WIDTH / memory.available_bytes) - done
+        width = round(end * columns / memory.available_bytes) - done
         done += width
         if width:
             style = _COLOURS[number % len(_COLOURS)]

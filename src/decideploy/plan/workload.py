@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Final, Literal
 
 _MOST_SEQS: Final = 256
+_PROMPT_TOKENS: Final = 1_024
+_THOUGHT_TOKENS: Final = 4_096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
     """Wishes that the plan honours or refuses.
 
-    What is asked: ``clients`` at once send prompts of ``median_prompt_tokens``, up to ``prompt_tokens`` of
-    which CUDA graphs should cover; System 2 thinks in ``thinking_share`` of the decisions; ``goal`` is what
-    to favour. Without ``images`` the vision tower is not loaded; with them a request may have
-    ``max_images``, and the engine's own routes fetch them from ``image_hosts`` only.
+    What is asked: ``clients`` at once send prompts of ``median_prompt_tokens``, up to ``prompt_tokens``
+    without their images; System 2 thinks in ``thinking_share`` of the decisions, in up to ``think_tokens``;
+    ``goal`` is what to favour. Sequences of the longest such request must fit, and CUDA graphs cover its
+    prompt. Lengths that are None are taken as 1,024 and 4,096, or less where a length that is forced, or the
+    model, has no room for them. Without ``images`` the vision tower is not loaded; with them a request may
+    have ``max_images``, and the engine's own routes fetch them from ``image_hosts`` only.
 
     What is forced: ``max_model_len`` (tokens), ``max_num_seqs``, ``max_num_batched_tokens`` (tokens a step)
     and ``moe_backend`` are chosen by the plan when None; a given value that does not fit is an error, never
@@ -30,8 +34,9 @@ class Workload:
 
     clients: int = 64
     median_prompt_tokens: int = 256
-    prompt_tokens: int = 1024
+    prompt_tokens: int | None = None
     thinking_share: float = 0.0
+    think_tokens: int | None = None
     goal: Literal["latency", "throughput"] = "latency"
     images: bool = True
     max_images: int = 4
@@ -60,3 +65,13 @@ class Workload:
     def sequences(self) -> int:
         """Requests in one step: as asked, else one for each client, in eights, at most 256."""
         return self.max_num_seqs or min(-(-self.clients // 8) * 8, _MOST_SEQS)
+
+    @property
+    def longest_prompt_tokens(self) -> int:
+        """Tokens of the longest prompt, its images apart."""
+        return self.prompt_tokens or max(_PROMPT_TOKENS, self.median_prompt_tokens)
+
+    @property
+    def longest_thought_tokens(self) -> int:
+        """Tokens of the longest thought, 0 where System 2 is not asked to think."""
+        return (self.think_tokens or _THOUGHT_TOKENS) if self.thinking_share else 0
