@@ -1,4 +1,4 @@
-"""``decideploy serve`` with wishes that the command line does not take: MODEL PORT JSON-of-Workload."""
+"""``decideploy serve`` with wishes that the command line does not take: JSON of its options, and of them."""
 
 import json
 import sys
@@ -7,5 +7,5 @@ from decideploy.plan import Workload
 from decideploy.serve import ServeOptions, serve
 
 if __name__ == "__main__":
-    model, port, wishes = sys.argv[1:]
-    serve(ServeOptions(model=model, port=int(port), json=True, workload=Workload(**json.loads(wishes))))
+    options, wishes = map(json.loads, sys.argv[1:])
+    serve(ServeOptions(json=True, workload=Workload(**wishes), **options))

@@ -40,13 +40,15 @@ def eager() -> tuple[str, ...]:
 
 
 @contextmanager
-def serving(model: Path, results: Path, **wishes: object) -> Iterator[Server]:
+def serving(model: Path, results: Path, *, no_smoke_test: bool = False, **wishes: object) -> Iterator[Server]:
     """Serve ``model`` until the end, by SIGTERM; ``wishes`` are the workload's, the stages go to results."""
     # The demo model's blocks are so small that a whole card of them takes the engine half a minute to list.
     wishes = {"images": images(), "extra_args": eager(), "gpu_memory_utilization": 0.1} | wishes
     program = Path(__file__).with_name("serve_with.py")
-    command = [sys.executable, "-P", str(program), str(model), str(free_port()), json.dumps(wishes)]
-    stages = results / f"stages-{model.parent.name}.txt"
+    port = free_port()
+    options = {"model": str(model), "port": port, "no_smoke_test": no_smoke_test}
+    command = [sys.executable, "-P", str(program), json.dumps(options), json.dumps(wishes)]
+    stages = results / f"stages-{model.parent.name}-{port}.txt"
     with (
         stages.open("w") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
