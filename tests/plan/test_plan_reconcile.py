@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,6 +8,7 @@ from plan_facts import GIB, cpu_report, facts_26b, facts_small, gpu_report
 from rich.console import Console
 
 from decideploy.errors import ConfigError
+from decideploy.hardware import KernelTrial, Reading, SmokeTest
 from decideploy.plan import (
     LaunchPlan,
     Observed,
@@ -18,6 +20,7 @@ from decideploy.plan import (
     print_reconciliation,
     reconcile,
 )
+from decideploy.plan.starts import read_records
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 
@@ -133,6 +136,21 @@ def test_another_step_takes_the_measured_weights_alone(launch: LaunchPlan, tmp_p
     plain = plan(facts_26b(), gpu_report(80 * GIB), workload=wider)
     told = plan(facts_26b(), gpu_report(80 * GIB), workload=wider, corrections=corrections(tmp_path))
     assert told.memory.used_bytes - plain.memory.used_bytes == GIB
+
+
+def test_a_start_tells_what_the_kernel_test_gave(tmp_path: Path) -> None:
+    trial = KernelTrial(backend="humming", verdict="right", relative_error=0.008, bound=0.02, seconds=9)
+    test = Reading(value=SmokeTest(gpu_index=0, trials=(trial,)), source="a small layer")
+    tested = plan(facts_26b(), replace(gpu_report(80 * GIB), smoke_test=test))
+    path = record(tested, as_planned(tested), tmp_path)
+    (read,) = read_records(tmp_path)
+    assert read.kernel_test == tested.kernel_test == test
+    # Starts that were recorded before there was such a test are read all the same.
+    document = json.loads(path.read_text())
+    del document["kernel_test"]
+    path.write_text(json.dumps(document) + "\n")
+    (old,) = read_records(tmp_path)
+    assert (old.kernel_test.value, old.kernel_test.source) == (None, "not recorded")
 
 
 def test_the_largest_of_several_starts_counts(launch: LaunchPlan, tmp_path: Path) -> None:

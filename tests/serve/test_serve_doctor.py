@@ -12,9 +12,10 @@ from waiting import free_port
 
 import decideploy.build
 from decideploy.errors import Diagnostic, IntegrityError
-from decideploy.hardware import HardwareReport, Holder, Reading, card_report
+from decideploy.hardware import HardwareReport, Holder, KernelTrial, Reading, card_report
 from decideploy.plan import Correction, StartRecord, append_record, starts_folder
 from decideploy.serve import DoctorReport, doctor, print_doctor
+from decideploy.serve.kernel_trials import KernelTestRecord, TrialKey, kernel_tests_folder
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def test_every_fault_is_reported_and_the_first_gives_the_code(
         other.bind(("127.0.0.1", 0))
         other.listen()
         report = examine(tmp_path, "shm-small", port=other.getsockname()[1])
-    assert [check.exit_code for check in report.checks] == [3, 6, 0, 2, 0, 0, 0]
+    assert [check.exit_code for check in report.checks] == [3, 6, 0, 2, 0, 0, 0, 0]
     assert report.exit_code == 3
     console = Console(width=200)
     with console.capture() as capture:
@@ -107,6 +108,50 @@ def test_a_start_with_another_kernel_is_a_warning(tmp_path: Path) -> None:
         starts_folder(tmp_path),
     )
     assert examine(tmp_path).checks[-1].diagnostics == ()
+
+
+def kernel_record(uuid: str, *trials: KernelTrial, day: int = 1, driver: str = "580.65") -> KernelTestRecord:
+    key = TrialKey(
+        uuid=uuid, driver=driver, build_sha256="0", packages={}, decideploy="1", order=(f"order {day}",)
+    )
+    return KernelTestRecord(time=datetime(2026, 11, day, tzinfo=UTC), key=key, trials=trials)
+
+
+WRONG = KernelTrial(
+    backend="humming", verdict="wrong", relative_error=0.5, bound=0.02, seconds=9, why="gives wrong numbers"
+)
+RIGHT = KernelTrial(backend="marlin", verdict="right", relative_error=0.008, bound=0.02, seconds=9)
+
+
+def test_the_last_kernel_test_of_each_gpu_is_shown(tmp_path: Path) -> None:
+    folder = kernel_tests_folder(tmp_path)
+    folder.mkdir(parents=True)
+    records = (
+        kernel_record("GPU-0", RIGHT),
+        kernel_record("GPU-0", WRONG, RIGHT, day=2),
+        kernel_record("GPU-1", driver="570.1"),
+        kernel_record("GPU-of-another-host", WRONG),
+    )
+    for number, record in enumerate(records):
+        (folder / f"{number}.json").write_text(record.model_dump_json())
+    (folder / "broken.json").write_text("{")
+    card = card_report("h100")
+    gpus = tuple(
+        replace(card.gpus[0], index=index, uuid=Reading(value=f"GPU-{index}", source="NVML"))
+        for index in range(3)
+    )
+    driver = Reading(value="580.65", source="NVML")
+    hardware = replace(card, gpus=gpus, driver_version=driver)
+    report = doctor(port=free_port(), state_dir=tmp_path, probe_hardware=lambda: hardware)
+    (check,) = [check for check in report.checks if check.name == "expert kernels"]
+    first, other = check.detail.split("; GPU 1: ")
+    assert first == (
+        "GPU 0: humming: wrong in 9.0 s, it gives wrong numbers; "
+        "marlin: right, 0.0080 of 0.02 in 9.0 s (2026-11-02 00:00)"
+    )
+    assert other == "no kernel gave numbers (2026-11-01 00:00, by another driver); GPU 2: not tested"
+    assert [diagnostic.code for diagnostic in check.diagnostics] == ["kernel-wrong"]
+    assert check.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,35 @@ class DraftInfo(BaseModel):
     num_speculative_tokens: int
 
 
+class KernelTrialInfo(BaseModel):
+    """One expert kernel against dequantised arithmetic.
+
+    ``relative_error`` is None where it gave no finite numbers, at most ``bound`` is right; ``why`` is
+    empty where it is.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backend: str
+    verdict: Literal["right", "wrong", "failed"]
+    relative_error: float | None
+    bound: float
+    why: str
+
+
+class KernelTestInfo(BaseModel):
+    """The numeric test of the expert kernels before the load.
+
+    ``source`` says what it was, or why it did not run; ``kernel`` is the first that was right, None where none was.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str
+    kernel: str | None
+    trials: tuple[KernelTrialInfo, ...]
+
+
 class KernelInfo(BaseModel):
     """The expert kernel that was planned and the one that the engine logged; None where there is none."""
 
@@ -357,6 +386,7 @@ class KernelInfo(BaseModel):
     planned: str | None
     observed: str | None
     mismatch: bool
+    test: KernelTestInfo
 
 
 class EngineInfo(BaseModel):

@@ -14,6 +14,8 @@ from decideploy.hardware import (
     Gpu,
     HardwareReport,
     KernelPath,
+    Reading,
+    SmokeTest,
     attention_backend,
     kernel_path,
     own_attention,
@@ -49,7 +51,8 @@ class LaunchPlan:
     """One launch. ``argv`` starts with ``vllm serve MODEL``; ``env`` is added to the environment.
 
     ``device`` is the card's name, or "cpu"; ``model`` the model's own name. ``moe_backend`` is the value of
-    --moe-backend, None when the engine's only kernel is used. ``reasons`` explains each choice by its name;
+    --moe-backend, None when the engine's only kernel is used, ``kernel_test`` what the numeric test of the
+    kernels on this GPU gave. ``reasons`` explains each choice by its name;
     ``notes`` are what the operator should know beside them.
     """
 
@@ -71,6 +74,7 @@ class LaunchPlan:
     memory: MemoryPlan
     reasons: Mapping[str, str]
     inputs_sha256: Mapping[str, str]
+    kernel_test: Reading[SmokeTest]
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,6 +179,7 @@ def first_plan(
         reasons={**_all_reasons(facts, adapter, workload, rank), **choices.reasons},
         inputs_sha256={"hardware": _sha256(asdict(hardware)), "workload": _sha256(asdict(workload))},
         notes=(*(_SIZES_ALONE if facts.head is None else ()), *choices.notes),
+        kernel_test=hardware.smoke_test,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from decideploy.errors import ConfigError
+from decideploy.hardware import Reading, SmokeTest
 from decideploy.plan.correction import Correction, is_correction
 from decideploy.plan.launch_plan import LaunchPlan
 from decideploy.plan.memory import WEIGHTS
@@ -17,7 +18,10 @@ from decideploy.plan.reconcile import Figure, Observed, Reconciliation
 
 
 class StartRecord(BaseModel):
-    """One start: its settings, what was planned and what came of it."""
+    """One start: its settings, what was planned and what came of it.
+
+    ``kernel_test`` is what the numeric test of the expert kernels gave before it, or why it was not run.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,6 +32,7 @@ class StartRecord(BaseModel):
     planned_kernel: str | None
     observed_kernel: str | None
     kernel_differs: bool
+    kernel_test: Reading[SmokeTest] = Reading(value=None, source="not recorded")
 
 
 def starts_folder(state_folder: Path) -> Path:
@@ -46,6 +51,7 @@ def make_record(
         planned_kernel=found.predicted_moe_backend,
         observed_kernel=found.observed_moe_backend,
         kernel_differs=found.kernel_differs,
+        kernel_test=plan.kernel_test,
     )
 
 

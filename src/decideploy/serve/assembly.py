@@ -21,12 +21,21 @@ from decideploy.decide import (
 from decideploy.decide.calibration import FILE_NAME, GOLD_FILE_NAME
 from decideploy.decide.head import FILE_NAME as HEAD_FILE
 from decideploy.decide.images import ImageLoader
-from decideploy.decide.schema import BuildInfo, CalibrationName, DraftInfo, EngineInfo, KernelInfo
+from decideploy.decide.schema import (
+    BuildInfo,
+    CalibrationName,
+    DraftInfo,
+    EngineInfo,
+    KernelInfo,
+    KernelTestInfo,
+    KernelTrialInfo,
+)
 from decideploy.decide.thinking import Thinker, find_marks
 from decideploy.errors import ConfigError
 from decideploy.gateway import shared_metrics
 from decideploy.gateway.settings import read_settings
 from decideploy.gateway.start import read_start
+from decideploy.hardware import Reading, SmokeTest
 from decideploy.serve.engine_settings import check_engine, find_adapter, image_policy
 
 
@@ -86,7 +95,28 @@ def kernel_info(start_record: Path | None) -> KernelInfo | None:
     if record is None:
         return None
     return KernelInfo(
-        planned=record.planned_kernel, observed=record.observed_kernel, mismatch=record.kernel_differs
+        planned=record.planned_kernel,
+        observed=record.observed_kernel,
+        mismatch=record.kernel_differs,
+        test=_kernel_test(record.kernel_test),
+    )
+
+
+def _kernel_test(reading: Reading[SmokeTest]) -> KernelTestInfo:
+    test = reading.value
+    return KernelTestInfo(
+        source=reading.source,
+        kernel=test.kernel if test else None,
+        trials=tuple(
+            KernelTrialInfo(
+                backend=trial.backend,
+                verdict=trial.verdict,
+                relative_error=trial.relative_error,
+                bound=trial.bound,
+                why=trial.why,
+            )
+            for trial in (test.trials if test else ())
+        ),
     )
 
 

@@ -77,6 +77,7 @@ def doctor(
             _guarded("API keys", _api_keys),
             _guarded("state folder", lambda: check_state_folder(state_folder(state_dir))),
             *_model_checks(model, revision, hardware),
+            _kernel_tests(hardware, state_dir),
             _last_starts(state_dir),
         )
     )
@@ -165,6 +166,38 @@ def _api_keys() -> str:
 
     keys = read_keys(None)
     return f"{len(keys)} in {KEYS_VARIABLE}" if keys else "none: whoever reaches the server may ask"
+
+
+def _kernel_tests(report: HardwareReport, state_dir: Path | None) -> DoctorCheck:
+    """What the last numeric test of the expert kernels found on each GPU: told, as it runs again when due."""
+    from decideploy.serve.kernel_trials import read_tests  # noqa: PLC0415
+    from decideploy.serve.stages import state_folder  # noqa: PLC0415
+
+    last = {record.key.uuid: record for record in read_tests(state_folder(state_dir))}
+    details, diagnostics = [], []
+    for gpu in report.visible_gpus:
+        record = last.get(gpu.uuid.value or "")
+        if record is None:
+            details.append(f"GPU {gpu.index}: not tested")
+            continue
+        due = "" if record.key.driver == report.driver_version.value else ", by another driver"
+        found = "; ".join(map(str, record.trials)) or "no kernel gave numbers"
+        details.append(f"GPU {gpu.index}: {found} ({record.time:%Y-%m-%d %H:%M}{due})")
+        diagnostics += [
+            Diagnostic(
+                code=f"kernel-{trial.verdict}",
+                what=f"GPU {gpu.index}: {trial.backend} {trial.why}",
+                where=f"test of {record.time:%Y-%m-%d %H:%M}",
+                next_step="serve takes the next kernel; `decideploy probe` tests again",
+            )
+            for trial in record.trials
+            if trial.verdict != "right"
+        ]
+    return DoctorCheck(
+        name="expert kernels",
+        detail="; ".join(details) or "no GPU is visible",
+        diagnostics=tuple(diagnostics),
+    )
 
 
 def _last_starts(state_dir: Path | None) -> DoctorCheck:

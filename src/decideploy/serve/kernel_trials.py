@@ -101,6 +101,17 @@ def with_kernel_test(
     return tested
 
 
+def read_tests(state_folder: Path) -> tuple[KernelTestRecord, ...]:
+    """What tests found, oldest first; a file that cannot be read is one that is tested again."""
+    found = []
+    for path in kernel_tests_folder(state_folder).glob("*.json"):
+        try:
+            found.append(KernelTestRecord.model_validate_json(path.read_bytes()))
+        except (OSError, ValidationError):
+            continue
+    return tuple(sorted(found, key=lambda record: record.time))
+
+
 def _key(report: HardwareReport, gpu: Gpu, build: InstalledBuild, order: tuple[str, ...]) -> TrialKey | None:
     """None where the card or its driver cannot be told from another."""
     if gpu.uuid.value is None or report.driver_version.value is None:
