@@ -7,6 +7,7 @@ tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,18 @@ MARKS = {
 }
 
 
-def merged_words() -> list[str]:
-    """Words with a token of their own, in id order; ``▁`` stands for the space before them."""
-    return [f"▁{word}" for word in _WORDS.read_text("utf-8").split()] + _BARE_WORDS.split()
+def merged_words(more: Sequence[str] = ()) -> list[str]:
+    """Words with a token of their own, in id order; ``▁`` stands for the space before them.
+
+    ``more`` are words of another model, with and without it.
+    """
+    words = [*(f"▁{word}" for word in _WORDS.read_text("utf-8").split()), *more]
+    spaced = [word for word in words if word.startswith("▁")]
+    bare = [*_BARE_WORDS.split(), *(word for word in more if not word.startswith("▁"))]
+    return list(dict.fromkeys([*spaced, *bare]))
 
 
-def _merges(words: list[str]) -> list[tuple[str, str]]:
+def _merges(words: Sequence[str]) -> list[tuple[str, str]]:
     """Prefix by prefix merges that build each word.
 
     ``▁``-words come first: a pair that starts with ``▁`` then always wins over a pair inside the word,
@@ -99,11 +106,14 @@ def _merges(words: list[str]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def vocabulary() -> dict[str, int]:
-    """Every token and its id; all ids of ``[0, 262144)`` are taken."""
+def vocabulary(words: Sequence[str] | None = None) -> dict[str, int]:
+    """Every token and its id; all ids of ``[0, 262144)`` are taken.
+
+    ``words`` are the merged ones, by default those of the random model.
+    """
     vocab = CONTROL_TOKENS | VERBALIZERS | {"\n": _NEWLINE_ID}
     vocab |= {f"<0x{byte:02X}>": _FIRST_BYTE_ID + byte for byte in range(256)}
-    merged = dict.fromkeys(left + right for left, right in _merges(merged_words()))
+    merged = dict.fromkeys(left + right for left, right in _merges(_or_merged(words)))
     _assign(vocab, list(merged), _FIRST_MERGED_ID)
     _assign(vocab, list(_CHARACTERS), _FIRST_CHARACTER_ID)
     _assign_unused(vocab)
@@ -125,12 +135,16 @@ def _assign_unused(vocab: dict[str, int]) -> None:
         vocab[f"<unused{number}>"] = token_id
 
 
-def used_ids() -> list[int]:
+def _or_merged(words: Sequence[str] | None) -> Sequence[str]:
+    return merged_words() if words is None else words
+
+
+def used_ids(words: Sequence[str] | None = None) -> list[int]:
     """Ids of all tokens but the unused ones."""
-    return [token_id for token, token_id in vocabulary().items() if not token.startswith("<unused")]
+    return [token_id for token, token_id in vocabulary(words).items() if not token.startswith("<unused")]
 
 
-def tokenizer_json() -> dict[str, Any]:
+def tokenizer_json(words: Sequence[str] | None = None) -> dict[str, Any]:
     """tokenizer.json: normaliser, BPE with byte fallback and decoder as in Gemma's own."""
     bos = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
     return {
@@ -173,8 +187,8 @@ def tokenizer_json() -> dict[str, Any]:
             "fuse_unk": True,
             "byte_fallback": True,
             "ignore_merges": False,
-            "vocab": vocabulary(),
-            "merges": [list(pair) for pair in _merges(merged_words())],
+            "vocab": vocabulary(words),
+            "merges": [list(pair) for pair in _merges(_or_merged(words))],
         },
     }
 
