@@ -58,6 +58,7 @@ def test_a_thought_may_not_fit_where_the_decision_does() -> None:
         ({"prompt_tokens": 1000, "max_model_len": 1000}, "1001 tokens, more than the asked --max-model-len"),
         ({"think_tokens": 900, "thinking_share": 1.0, "max_model_len": 900}, "965 tokens"),
         ({"max_model_len": 5000}, "exceeds the model's 4096"),
+        ({"think_tokens": 900}, "no decision is said to think"),
     ],
 )
 def test_lengths_that_contradict_each_other_are_refused(asked: dict[str, object], told: str) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report, known
 from rich.console import Console
 
-from decideploy.errors import CapacityError, ConfigError, ProbeError
+from decideploy.errors import CapacityError, ConfigError, Diagnostic, ProbeError
 from decideploy.hardware import KernelTrial, SmokeTest, card_report
 from decideploy.plan import Workload, plan, print_plan
 from decideploy.plan.sizing import capture_sizes
@@ -319,3 +320,32 @@ def test_more_gpus_than_there_are_are_refused() -> None:
         plan(
             facts_26b(), gpu_report(80 * GIB, free_bytes=80 * GIB), workload=Workload(tensor_parallel_size=2)
         )
+
+
+@pytest.mark.parametrize("free", [None, 40 * GIB])
+def test_an_asked_share_is_kept_or_refused(free: int | None) -> None:
+    hardware = gpu_report(80 * GIB, free_bytes=free)
+    kept = plan(facts_26b(), hardware, workload=Workload(gpu_memory_utilization=0.45))
+    assert values(kept.argv, "--gpu-memory-utilization") == ["0.450"]
+    with pytest.raises(ConfigError, match=r"1\.000 of 80\.0 GiB are asked for") as caught:
+        plan(facts_26b(), hardware, workload=Workload(gpu_memory_utilization=1.0))
+    (most,) = re.findall(r"ask for (\d\.\d+) or less", caught.value.next_step)
+    plan(facts_26b(), hardware, workload=Workload(gpu_memory_utilization=float(most)))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fits"), [(2, True), (3, False), (4, True), (5, False), (8, True), (32, False)]
+)
+def test_heads_must_be_split_evenly(gpus: int, fits: bool) -> None:
+    asked = Workload(tensor_parallel_size=gpus, moe_backend="marlin")
+    if fits:
+        assert plan(facts_26b(), card_report("h100"), workload=asked).moe_backend == "marlin"
+        return
+    with pytest.raises(ConfigError, match=f"cannot be split over {gpus} GPUs"):
+        plan(facts_26b(), card_report("h100"), workload=asked)
+
+
+def test_why_no_gpu_was_found_is_told_with_the_model_that_needs_one() -> None:
+    lost = Diagnostic(code="gpu-lost", what="a GPU has fallen off the bus", next_step="reboot the host")
+    with pytest.raises(ProbeError, match="no CPU kernel; a GPU has fallen off the bus"):
+        plan(facts_26b(), replace(cpu_report(), conditions=(lost,)))

@@ -136,13 +136,14 @@ WORKLOADS = st.builds(
     max_num_seqs=st.integers(1, 512),
     max_num_batched_tokens=st.none() | st.integers(512, 16_384),
     prompt_tokens=st.none() | st.integers(1, 4095),
-    thinking_share=st.sampled_from([0.0, 0.5]),
+    thinking_share=st.just(0.5),
     think_tokens=st.none() | st.integers(1, 1024),
     images=st.booleans(),
     goal=st.sampled_from(["latency", "throughput"]),
     kv_cache_dtype=st.sampled_from(["auto", "fp8"]),
 )
 
+WORKLOADS |= WORKLOADS.map(lambda workload: replace(workload, thinking_share=0.0, think_tokens=None))
 CPU_WORKLOADS = WORKLOADS.map(lambda workload: replace(workload, kv_cache_dtype="auto"))
 
 

@@ -368,7 +368,7 @@ class KernelTrialInfo(BaseModel):
 class KernelTestInfo(BaseModel):
     """The numeric test of the expert kernels before the load.
 
-    ``source`` says what it was, or why it did not run; ``kernel`` is the first that was right, None where none was.
+    ``source`` says what it was, or why it did not run; ``kernel`` is the first that was right, None if none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -96,7 +96,13 @@ def _check_asked(workload: Workload, longest: int) -> None:
             where="--max-model-len",
             next_step=f"ask for {longest} or less",
         )
-    thought = (workload.think_tokens or 0) if workload.thinking_share else 0
+    if workload.think_tokens and not workload.thinking_share:
+        raise ConfigError(
+            "the length of thoughts is given, and no decision is said to think",
+            where="--think-tokens",
+            next_step="give --thinking-share too, or leave it out",
+        )
+    thought = workload.think_tokens or 0
     asked = (workload.prompt_tokens or 0) + _thought(thought) + _ANSWER_TOKENS
     limit, whose = (
         (longest, "the model's longest") if forced is None else (forced, "the asked --max-model-len")

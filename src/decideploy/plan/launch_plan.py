@@ -218,7 +218,7 @@ def _all_reasons(facts: ModelFacts, adapter: AdapterFacts, workload: Workload, r
 def _cuda_choices(inputs: _Inputs) -> _Choices:
     facts, hardware, workload = inputs.facts, inputs.hardware, inputs.workload
     gpu = chosen_gpu(hardware, workload)
-    _require_gpus(gpu, hardware, workload)
+    _require_gpus(facts, gpu, hardware, workload)
     kernel = _kernel(facts, gpu, hardware, workload)
     backend = workload.moe_backend or (kernel.backend if kernel else None)
     attention = _attention(gpu, hardware, workload)
@@ -289,7 +289,7 @@ def _gpu_batched(inputs: _Inputs, backend: str | None, shape: KvShape, *, total:
     length = least_len(facts, workload, images=workload.images)
     _, usual, _ = sizing.step_sizes(workload)
     card = sizing.SMALL_GPU_BYTES
-    left = round(card * workload.gpu_memory_utilization) - _sum(_cuda_terms(inputs, backend, card, usual))
+    left = round(card * workload.share) - _sum(_cuda_terms(inputs, backend, card, usual))
 
     def reserved(tokens: int) -> int:
         floor = shape.floor_bytes(length, _GPU_STEPS_IN_FLIGHT * tokens)
@@ -319,12 +319,23 @@ def chosen_gpu(hardware: HardwareReport, workload: Workload) -> Gpu:
     )
 
 
-def _require_gpus(gpu: Gpu, hardware: HardwareReport, workload: Workload) -> None:
-    """ConfigError when a probed host has fewer GPUs than the engine is to be split over."""
+def _require_gpus(facts: ModelFacts, gpu: Gpu, hardware: HardwareReport, workload: Workload) -> None:
+    """ConfigError when the engine cannot be split over so many GPUs, or a probed host has fewer."""
     count = len(hardware.visible_gpus)
-    if gpu.free_bytes.known and count < workload.tensor_parallel_size:
+    parallel = workload.tensor_parallel_size
+    kv_heads = (facts.num_key_value_heads, facts.num_global_key_value_heads)
+    if facts.num_attention_heads % parallel or any(
+        heads % parallel and parallel % heads for heads in kv_heads
+    ):
         raise ConfigError(
-            f"{workload.tensor_parallel_size} GPUs are asked for, {count} can be used",
+            f"{facts.num_attention_heads} attention heads, with {' and '.join(map(str, kv_heads))} of keys "
+            f"and values, cannot be split over {parallel} GPUs",
+            where="--tensor-parallel-size",
+            next_step="ask for a power of two of GPUs, or run one replica a GPU",
+        )
+    if gpu.free_bytes.known and count < parallel:
+        raise ConfigError(
+            f"{parallel} GPUs are asked for, {count} can be used",
             where="--tensor-parallel-size",
             next_step=f"ask for {count} or fewer, or make more visible in CUDA_VISIBLE_DEVICES",
         )
@@ -504,7 +515,7 @@ def _thinking_note(workload: Workload, memory: MemoryPlan, shape: KvShape, lengt
 
 def _cpu_choices(inputs: _Inputs) -> _Choices:
     facts, hardware, workload = inputs.facts, inputs.hardware, inputs.workload
-    _require_cpu_can(facts, workload)
+    _require_cpu_can(facts, hardware, workload)
     batched = _cpu_batched(workload)
     terms = (
         *mem.weight_terms(facts, images=False, lora_rank=inputs.rank),
@@ -556,11 +567,13 @@ def _cpu_choices(inputs: _Inputs) -> _Choices:
     )
 
 
-def _require_cpu_can(facts: ModelFacts, workload: Workload) -> None:
+def _require_cpu_can(facts: ModelFacts, hardware: HardwareReport, workload: Workload) -> None:
     """Raise for what only a GPU does: ProbeError for the model, ConfigError for options."""
     if facts.quant_algo == "NVFP4":
+        # Why no GPU was found may be the fault.
+        found = [condition.what for condition in hardware.conditions if condition.code.startswith("gpu-")]
         raise ProbeError(
-            "NVFP4 experts have no CPU kernel",
+            "; ".join(("NVFP4 experts have no CPU kernel", *found)),
             where=str(facts.path),
             next_step="serve the bf16 model here, or the NVFP4 model on a GPU (plan it with --hardware NAME)",
         )

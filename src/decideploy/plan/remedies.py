@@ -178,7 +178,7 @@ def _shorter(workload: Workload) -> Iterator[Change]:
 
 def _larger_share(workload: Workload) -> Iterator[Change]:
     for share in _SHARES:
-        if share > workload.gpu_memory_utilization:
+        if share > workload.share:
             yield Change(
                 option=f"--gpu-memory-utilization {share}",
                 cost="nothing else may use the GPU",

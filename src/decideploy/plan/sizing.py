@@ -52,10 +52,20 @@ def host_free(hardware: HardwareReport) -> int:
 
 
 def utilization(total: int, free: int, workload: Workload) -> int:
-    """Thousandths of the total that vLLM may take: the asked share, less when others hold memory."""
-    asked = round(workload.gpu_memory_utilization * 1000)
+    """Thousandths of the total that vLLM may take: less than usual when others hold memory.
+
+    ConfigError for an asked share that the engine would refuse.
+    """
+    wanted = round(workload.share * 1000)
     possible = max(free - _GPU_RESERVE_BYTES, 0) * 1000 // total
-    return max(min(asked, possible), 1)
+    if workload.gpu_memory_utilization is not None and wanted > possible:
+        raise ConfigError(
+            f"{wanted / 1000:.3f} of {total / GIB:.1f} GiB are asked for; {free / GIB:.1f} GiB are free, "
+            f"less what the CUDA context takes, which is {possible / 1000:.3f}",
+            where="--gpu-memory-utilization",
+            next_step=f"ask for {possible / 1000:.3f} or less, leave it out, or end what else holds the GPU",
+        )
+    return max(min(wanted, possible), 1)
 
 
 def utilization_reason(total: int, free: int, thousandths: int, source: str) -> str:

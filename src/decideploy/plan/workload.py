@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 _MOST_SEQS: Final = 256
+_SHARE: Final = 0.92
 _PROMPT_TOKENS: Final = 1_024
 _THOUGHT_TOKENS: Final = 4_096
 
@@ -22,10 +23,10 @@ class Workload:
     model, has no room for them. Without ``images`` the vision tower is not loaded; with them a request may
     have ``max_images``, and the engine's own routes fetch them from ``image_hosts`` only.
 
-    What is forced: ``max_model_len`` (tokens), ``max_num_seqs``, ``max_num_batched_tokens`` (tokens a step)
-    and ``moe_backend`` are chosen by the plan when None; a given value that does not fit is an error, never
-    reduced. ``kv_cache_memory_bytes`` sets the KV cache's size in place of the share
-    ``gpu_memory_utilization``. ``draft_model`` is a folder with ``draft_bytes`` of weights; it proposes
+    What is forced: ``max_model_len`` (tokens), ``max_num_seqs``, ``max_num_batched_tokens`` (tokens a step),
+    ``gpu_memory_utilization`` (the share of the card) and ``moe_backend`` are chosen by the plan when None; a
+    given value that does not fit is an error, never reduced. ``kv_cache_memory_bytes`` sets the KV cache's
+    size in place of the share. ``draft_model`` is a folder with ``draft_bytes`` of weights; it proposes
     ``draft_tokens`` tokens a step.
     ``patched`` is whether kernel choice follows the adapter (patch 0003). ``shutdown_timeout_s`` is how long
     requests in flight may finish after SIGTERM. ``cache_root`` holds the compile caches; None leaves the
@@ -47,7 +48,7 @@ class Workload:
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     kv_cache_memory_bytes: int | None = None
     gpu_index: int | None = None
-    gpu_memory_utilization: float = 0.92
+    gpu_memory_utilization: float | None = None
     tensor_parallel_size: int = 1
     moe_backend: str | None = None
     draft_model: Path | None = None
@@ -65,6 +66,11 @@ class Workload:
     def sequences(self) -> int:
         """Requests in one step: as asked, else one for each client, in eights, at most 256."""
         return self.max_num_seqs or min(-(-self.clients // 8) * 8, _MOST_SEQS)
+
+    @property
+    def share(self) -> float:
+        """The share of the card that the engine may take: as asked, else vLLM's own default."""
+        return _SHARE if self.gpu_memory_utilization is None else self.gpu_memory_utilization
 
     @property
     def longest_prompt_tokens(self) -> int:
