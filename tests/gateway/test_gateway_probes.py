@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from gateway_harness import KEY, App, Check, Proof, served
 
+from decideploy import __version__
 from decideploy.gateway import probes
 
 
@@ -88,3 +89,10 @@ def test_every_operation_but_the_probes_needs_a_key() -> None:
     assert document["security"] == [{name: []}]
     operations = [(path, item) for path, methods in document["paths"].items() for item in methods.values()]
     assert {path for path, item in operations if item.get("security") == []} == {"/live", "/ready"}
+
+
+def test_the_description_says_what_it_describes() -> None:
+    """Else it is headed "FastAPI", as the application behind is."""
+    told = described_fastapi()["info"]
+    assert (told["title"], told["version"]) == ("decideploy", __version__)
+    assert "/v1/decide" in told["description"]

@@ -11,12 +11,19 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
+from decideploy import __version__
 from decideploy.gateway import refusals
 from decideploy.gateway.refusals import Refusal
 
 LIVE_PATH: Final = "/live"
 READY_PATH: Final = "/ready"
 
+_INFO: Final = {
+    "title": "decideploy",
+    "version": __version__,
+    "description": "System 1: typed decisions by `/v1/decide`, `/v1/systemone` and `/v1/decisions`. System 2: the "
+    "base model by vLLM's own routes.",
+}
 _SCHEME: Final = "bearer"
 _REFERENCE: Final = "#/components/schemas/{model}"
 _METHODS: Final = ("get", "head", "options", "post", "put", "patch", "delete", "trace")
@@ -63,6 +70,7 @@ def describe_gateway(app: Described) -> None:
     def openapi() -> dict[str, Any]:
         # The same document each time: what is added must be the same when it is added again.
         document = describe()
+        document["info"] = _INFO
         components = document.setdefault("components", {})
         for path, operation in _operations(document):
             _declare_refusals(path, operation)
