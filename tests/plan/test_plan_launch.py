@@ -278,9 +278,19 @@ def test_an_asked_kv_cache_takes_the_place_of_the_share() -> None:
 
 
 def test_what_only_a_gpu_does_is_refused_on_cpu_all_at_once() -> None:
-    asked = Workload(kv_cache_dtype="fp8", moe_backend="marlin", tensor_parallel_size=2)
-    with pytest.raises(ConfigError, match="--kv-cache-dtype fp8, --moe-backend, --tensor-parallel-size"):
+    asked = Workload(
+        kv_cache_dtype="fp8", gpu_memory_utilization=0.5, moe_backend="marlin", tensor_parallel_size=2
+    )
+    with pytest.raises(ConfigError) as caught:
         plan(facts_small(), cpu_report(), workload=asked)
+    told = "--kv-cache-dtype fp8, --gpu-memory-utilization, --moe-backend, --tensor-parallel-size"
+    assert told in caught.value.what
+
+
+def test_clients_that_think_are_told_on_cpu_too() -> None:
+    launch = plan(facts_small(), cpu_report(), workload=Workload(thinking_share=0.5, think_tokens=512))
+    assert any(note.startswith("32 of 64 clients think at once") for note in launch.notes)
+    assert "either goal" in launch.reasons["max_num_batched_tokens"]
 
 
 def test_workload_decides_sequences_steps_and_notes() -> None:

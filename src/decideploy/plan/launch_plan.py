@@ -498,7 +498,13 @@ def _notes(
             )
     if workload.tensor_parallel_size > 1:
         yield "the sum is that of each GPU; more than one GPU was never measured"
-    yield from length_notes(workload, length, images=workload.images)
+    yield from _workload_notes(workload, memory, shape, length, images=workload.images)
+
+
+def _workload_notes(
+    workload: Workload, memory: MemoryPlan, shape: KvShape, length: int, *, images: bool
+) -> Iterator[str]:
+    yield from length_notes(workload, length, images=images)
     if workload.thinking_share:
         yield _thinking_note(workload, memory, shape, length)
 
@@ -559,11 +565,15 @@ def _cpu_choices(inputs: _Inputs) -> _Choices:
             "moe_backend": "bf16 experts: the CPU kernel is the only one",
             "VLLM_CPU_KVCACHE_SPACE": f"GiB for {_CPU_SEQUENCES} sequences; the engine need not measure",
             "language_model_only": "no images on CPU: its attention reads their tokens in one direction only",
+            "max_num_batched_tokens": "asked for"
+            if workload.max_num_batched_tokens
+            else "the same for either goal on CPU",
+            "kv_cache_dtype": "the model's own: the CPU engine has no other choice",
             "block_size": "small, so that most of a state that questions share is found in the cache",
             "compilation": "none: with LoRA the CPU engine runs eager whatever is asked",
             "TORCH_COMPILE_DISABLE": "else a few functions compile at first use, by the host's C++ compiler",
         },
-        notes=tuple(length_notes(workload, length, images=False)),
+        notes=tuple(_workload_notes(workload, memory, shape, length, images=False)),
     )
 
 
@@ -580,6 +590,7 @@ def _require_cpu_can(facts: ModelFacts, hardware: HardwareReport, workload: Work
     asked = {
         "--kv-cache-dtype fp8": workload.kv_cache_dtype != "auto",
         "--kv-cache-memory-bytes": workload.kv_cache_memory_bytes is not None,
+        "--gpu-memory-utilization": workload.gpu_memory_utilization is not None,
         "--moe-backend": workload.moe_backend is not None,
         "--tensor-parallel-size": workload.tensor_parallel_size > 1,
         "--draft-model": workload.draft_model is not None,
