@@ -163,6 +163,7 @@ def test_metrics_tell_of_the_start_and_of_the_engines_own_count_of_blocks(server
     assert "decideploy_kernel_mismatch{" in text
     engine = httpx.get(f"{server.url}/v1/decide/info", timeout=10).json()["engine"]
     assert engine["kernel"]["mismatch"] is False
+    assert engine["kernel"]["test"] == {"source": "not run: no GPU is used", "kernel": None, "trials": []}
 
 
 def test_second_server_on_the_port_is_refused_before_the_load(server, capsys):

@@ -145,6 +145,8 @@ def test_a_start_tells_what_the_kernel_test_gave(tmp_path: Path) -> None:
     path = record(tested, as_planned(tested), tmp_path)
     (read,) = read_records(tmp_path)
     assert read.kernel_test == tested.kernel_test == test
+    assert plan(facts_small(), cpu_report()).kernel_test.source == "not run: no GPU is used"
+    assert "not NVFP4" in plan(facts_small(), gpu_report(24 * GIB)).kernel_test.source
     # Starts that were recorded before there was such a test are read all the same.
     document = json.loads(path.read_text())
     del document["kernel_test"]

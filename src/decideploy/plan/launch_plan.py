@@ -179,8 +179,17 @@ def first_plan(
         reasons={**_all_reasons(facts, adapter, workload, rank), **choices.reasons},
         inputs_sha256={"hardware": _sha256(asdict(hardware)), "workload": _sha256(asdict(workload))},
         notes=(*(_SIZES_ALONE if facts.head is None else ()), *choices.notes),
-        kernel_test=hardware.smoke_test,
+        kernel_test=_kernel_test(facts, hardware),
     )
+
+
+def _kernel_test(facts: ModelFacts, hardware: HardwareReport) -> Reading[SmokeTest]:
+    """What the kernels' numeric test gave, or why it says nothing of this launch."""
+    if hardware.platform != "cuda":
+        return Reading(value=None, source="not run: no GPU is used")
+    if facts.quant_algo != "NVFP4":
+        return Reading(value=None, source="not run: the experts are not NVFP4")
+    return hardware.smoke_test
 
 
 def _adapter(facts: ModelFacts) -> AdapterFacts:
