@@ -21,8 +21,8 @@ READY_PATH: Final = "/ready"
 _INFO: Final = {
     "title": "decideploy",
     "version": __version__,
-    "description": "System 1: typed decisions by `/v1/decide`, `/v1/systemone` and `/v1/decisions`. System 2: the "
-    "base model by vLLM's own routes.",
+    "description": "System 1: typed decisions by `/v1/decide`, `/v1/systemone` and `/v1/decisions`. "
+    "System 2: the base model by vLLM's own routes.",
 }
 _SCHEME: Final = "bearer"
 _REFERENCE: Final = "#/components/schemas/{model}"
