@@ -2,7 +2,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report
 
@@ -130,6 +130,9 @@ def fits(facts: SimpleNamespace, report: object, workload: Workload) -> object:
         return None
 
 
+# A busy machine is slow, which says nothing of a plan.
+UNTIMED = settings(deadline=None)
+
 SIZES = st.integers(min_value=GIB, max_value=300 * GIB)
 WORKLOADS = st.builds(
     Workload,
@@ -147,6 +150,7 @@ WORKLOADS |= WORKLOADS.map(lambda workload: replace(workload, thinking_share=0.0
 CPU_WORKLOADS = WORKLOADS.map(lambda workload: replace(workload, kv_cache_dtype="auto"))
 
 
+@UNTIMED
 @given(total=SIZES, free=st.floats(0.01, 1.0), workload=WORKLOADS)
 def test_every_gpu_plan_fits_its_own_sum(total: int, free: float, workload: Workload) -> None:
     launch = fits(facts_26b(), gpu_report(total, free_bytes=int(total * free)), workload)
@@ -158,6 +162,7 @@ def test_every_gpu_plan_fits_its_own_sum(total: int, free: float, workload: Work
     assert memory.available_bytes <= int(total * free)
 
 
+@UNTIMED
 @given(available=SIZES, workload=CPU_WORKLOADS)
 def test_every_cpu_plan_fits_its_own_sum(available: int, workload: Workload) -> None:
     launch = fits(facts_small(), cpu_report(available), workload)
@@ -169,6 +174,7 @@ def test_every_cpu_plan_fits_its_own_sum(available: int, workload: Workload) -> 
     assert launch.env["VLLM_CPU_KVCACHE_SPACE"] == str(memory.kv_cache_bytes // GIB)
 
 
+@UNTIMED
 @given(total=SIZES, less=st.floats(0.0, 1.0), more=st.floats(0.0, 1.0), workload=WORKLOADS)
 def test_more_free_memory_never_gives_less(total: int, less: float, more: float, workload: Workload) -> None:
     less, more = sorted((less, more))
@@ -177,6 +183,7 @@ def test_more_free_memory_never_gives_less(total: int, less: float, more: float,
     assert_not_less(small, large)
 
 
+@UNTIMED
 @given(one=SIZES, other=SIZES, workload=CPU_WORKLOADS)
 def test_more_host_memory_never_gives_less(one: int, other: int, workload: Workload) -> None:
     one, other = sorted((one, other))
@@ -184,6 +191,7 @@ def test_more_host_memory_never_gives_less(one: int, other: int, workload: Workl
     assert_not_less(small, fits(facts_small(), cpu_report(other), workload))
 
 
+@UNTIMED
 @given(one=SIZES, other=SIZES, workload=WORKLOADS)
 def test_a_larger_card_never_gives_less(one: int, other: int, workload: Workload) -> None:
     one, other = sorted((one, other))
@@ -206,6 +214,7 @@ def test_a_little_more_memory_never_gives_less(wishes: dict[str, object]) -> Non
     assert {None, 2048, 8192 if "goal" in wishes else 4096} < steps
 
 
+@UNTIMED
 @given(total=SIZES, one=st.integers(1, 512), other=st.integers(1, 512), workload=WORKLOADS)
 def test_fewer_sequences_never_cost_memory(total: int, one: int, other: int, workload: Workload) -> None:
     one, other = sorted((one, other))

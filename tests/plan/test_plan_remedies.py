@@ -41,7 +41,7 @@ def remedies_of(error: CapacityError) -> list[str]:
     longest=st.none() | st.sampled_from([512, 8192, 65_536]),
     thinking=st.sampled_from([0.0, 0.5]),
 )
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_every_remedy_is_read_by_the_command_line_and_makes_it_fit(  # noqa: PLR0917
     size: int, capability: str, images: int, clients: int, longest: int | None, thinking: float
 ) -> None:
