@@ -138,7 +138,7 @@ WORKLOADS = st.builds(
     Workload,
     max_num_seqs=st.integers(1, 512),
     max_num_batched_tokens=st.none() | st.integers(512, 16_384),
-    prompt_tokens=st.none() | st.integers(1, 4095),
+    prompt_tokens=st.none() | st.integers(1, 3000),
     thinking_share=st.just(0.5),
     think_tokens=st.none() | st.integers(1, 1024),
     images=st.booleans(),
