@@ -15,6 +15,10 @@ from decideploy.deploy.units import Service, systemd_files, write_files
 
 pytestmark = [pytest.mark.integration, pytest.mark.system]
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
+from replicas import free_ports, load  # noqa: E402
+
+REPLICAS = Path(__file__).parents[1] / "serve" / "serve_replicas_fakes.py"
 KEY = "0123456789abcdef0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 CLIENTS = 16
@@ -46,7 +50,13 @@ time.sleep(600)
 
 
 def install(
-    root: Path, log: Path, *, model: Path = Path("/srv/model"), port: int = 8000, more: str = ""
+    root: Path,
+    log: Path,
+    *,
+    model: Path = Path("/srv/model"),
+    port: int = 8000,
+    more: str = "",
+    replicas: bool = False,
 ) -> None:
     keys = root / "api-keys"
     keys.write_text(f"{KEY}\n")
@@ -61,6 +71,7 @@ def install(
         restart="on-failure",
         max_restarts=3,
         api_key_file=keys,
+        replicas=replicas,
     )
     files = systemd_files(service, config=Path("/unused"), state=Path("/unused"))
     for file in files:
@@ -108,6 +119,31 @@ def test_the_unit_lives_and_ends_as_it_should(tmp_path: Path, demo_model: Path) 
             machine.systemctl("stop", "--no-block", "decideploy.service")
             assert not all(future.done() for future in flying), "they ended before the signal: ask more"
             assert [future.result() for future in flying] == [200] * CLIENTS
+        machine.wait_for("inactive")
+        ended = machine.properties("Result", "ExecMainStatus", "NRestarts")
+        assert ended == {"Result": "success", "ExecMainStatus": "0", "NRestarts": "0"}
+        assert not machine.properties("ControlGroup").get("ControlGroup"), "a process is left"
+
+
+def test_a_unit_of_replicas_is_renewed_by_a_reload(tmp_path: Path) -> None:
+    """With fake engines: what is tried is HAProxy in the unit's sandbox, and the way to the server."""
+    port, log = free_ports(4), tmp_path / "service.log"
+    copy_of_etc(tmp_path)
+    script = f"{sys.executable} {REPLICAS}"
+    serve = f"{script} serve old --replicas=2 --port={port}"
+    reload = f"{script} rolling-restart --port={port}"
+    commands = f"ExecStart=\nExecStart={serve}\nExecReload=\nExecReload={reload}\n"
+    install(tmp_path, log, port=port, more=commands, replicas=True)
+    url = f"http://127.0.0.1:{port}"
+    with booted(tmp_path, log) as machine:
+        machine.wait_for("active")
+        assert machine.properties("StatusText") == {"StatusText": f"ready at {url}: 2 replicas"}
+        with load(url) as told:
+            machine.systemctl("reload", "decideploy.service")
+        for index in range(2):
+            assert f"replica {index}: ready, and serving again" in log.read_text("utf-8")
+        assert (told.faults, set(told.statuses)) == ([], {200})
+        machine.systemctl("stop", "decideploy.service")
         machine.wait_for("inactive")
         ended = machine.properties("Result", "ExecMainStatus", "NRestarts")
         assert ended == {"Result": "success", "ExecMainStatus": "0", "NRestarts": "0"}

@@ -1,9 +1,9 @@
 """A stand-in for one engine behind the gateway: proven at once, it answers, drains and ends as they do.
 
-python fake_replica.py PORT [MODEL]
+python fake_replica.py PORT [MODEL [HOST]]
 
 MODEL ``refused`` fails its self-test, ``dies`` ends before it answers. A question's state ``slow`` is
-answered when ``/go`` is asked, and anything else at once.
+answered when ``/go`` is asked, ``turn`` after 20 ms in which no other of them is, and anything else at once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class Replica(fake_server.Server):
     daemon_threads = False
     block_on_close = True
 
-    def __init__(self, port: int, model: str) -> None:
-        super().__init__(port, "")
+    def __init__(self, port: int, model: str, host: str) -> None:
+        super().__init__(port, "", host)
         self.RequestHandlerClass = Routes
         self.model = model
         self.draining = False
         self.go = threading.Event()
+        self.turn = threading.Lock()
         self.in_flight = 0
         checks = [{**CHECK, "passed": model != "refused"}]
         self.proof = {"url": "", "checks": checks}
@@ -95,6 +96,9 @@ class Routes(fake_server.Routes):
     def work(self, body: dict) -> None:
         if body.get("state") == "slow":
             self.server.go.wait(120)
+        if body.get("state") == "turn":
+            with self.server.turn:
+                time.sleep(0.02)
         if body.get("state") == "die":
             os._exit(9)
         if body.get("state") == "bad":
@@ -104,15 +108,15 @@ class Routes(fake_server.Routes):
         self.answer(document, headers={"X-Port": str(self.server.server_port), "X-Model": self.server.model})
 
 
-def main(port: int, model: str) -> None:
+def main(port: int, model: str = "old", host: str = "127.0.0.1") -> None:
     if model == "dies":
         print("ValueError: no such weights", flush=True)
         sys.exit(3)
-    server = Replica(port, model)
+    server = Replica(port, model, host)
     signal.signal(signal.SIGTERM, lambda *_: server.drain())
     server.serve_forever(poll_interval=0.02)
     server.server_close()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "old")
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -27,8 +27,8 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, port: int, fault: str) -> None:
-        super().__init__(("127.0.0.1", port), Routes)
+    def __init__(self, port: int, fault: str, host: str = "127.0.0.1") -> None:
+        super().__init__((host, port), Routes)
         self.fault = fault
         self.crowd = 0
         self.posts = 0

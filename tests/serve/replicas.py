@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,14 +56,21 @@ class Fakes:
     front: FrontProcess
     url: str
     stats_url: str
-    ports: tuple[int, ...]
+    addresses: tuple[tuple[str, int], ...]
+    namespaces: tuple[str, ...] = ()
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return tuple(port for _, port in self.addresses)
 
     def start(self, index: int) -> None:
         """Start replica ``index``; returns when it answers."""
-        port = self.ports[index]
-        self.processes[index] = subprocess.Popen([sys.executable, str(FAKE), str(port)])
-        until(lambda: answers(f"http://127.0.0.1:{port}/ready"))
+        host, port = self.addresses[index]
+        there = ["ip", "netns", "exec", self.namespaces[index]] if self.namespaces else []
+        command = [*there, sys.executable, str(FAKE), str(port), "old", host]
+        self.processes[index] = subprocess.Popen(command)
+        until(lambda: answers(f"http://{host}:{port}/ready"))
 
     def end(self, index: int) -> None:
         """Kill replica ``index``."""
@@ -89,17 +96,18 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
-def fakes(count: int) -> Iterator[Fakes]:
-    """``count`` fake replicas behind HAProxy, all of them serving."""
+def fakes(count: int, networks: Sequence[tuple[str, str]] = ()) -> Iterator[Fakes]:
+    """``count`` fake replicas behind HAProxy, all of them serving; ``networks`` are namespaces and hosts."""
     port = free_ports(count + 2)
+    hosts = [host for _, host in networks] or ["127.0.0.1"] * count
     # Deep folders are tried elsewhere.
     with tempfile.TemporaryDirectory() as folder:
-        ports = tuple(range(port + 2, port + 2 + count))
+        addresses = tuple((host, port + 2 + index) for index, host in enumerate(hosts))
         settings = Front(
             host="127.0.0.1",
             port=port,
             stats_port=port + 1,
-            replicas=tuple(("127.0.0.1", one) for one in ports),
+            replicas=addresses,
             body_timeout_s=1.0,
         )
         front = FrontProcess(haproxy(), settings, Path(folder) / "run", Path(folder) / "front.log")
@@ -107,7 +115,8 @@ def fakes(count: int) -> Iterator[Fakes]:
             front=front,
             url=f"http://127.0.0.1:{port}",
             stats_url=f"http://127.0.0.1:{port + 1}",
-            ports=ports,
+            addresses=addresses,
+            namespaces=tuple(name for name, _ in networks),
         )
         try:
             for index in range(count):

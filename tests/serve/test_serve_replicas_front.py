@@ -160,6 +160,8 @@ def test_each_replica_is_reached_by_its_number(two: Fakes) -> None:
 def test_haproxy_counts_on_loopback(two: Fakes) -> None:
     text = httpx.get(f"{two.stats_url}/metrics").text
     assert 'haproxy_server_status{proxy="replicas",server="replica-1",state="UP"} 1' in text
+    for name in ("haproxy_server_retry_warnings_total", "haproxy_server_redispatch_warnings_total"):
+        assert f'{name}{{proxy="replicas",server="replica-1"}}' in text
     assert "replica-0" in httpx.get(two.stats_url).text
 
 

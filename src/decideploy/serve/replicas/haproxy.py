@@ -37,6 +37,8 @@ _CONNECTIONS_PER_REQUEST, _FEWEST_CONNECTIONS, _MOST_CONNECTIONS = 4, 4096, 20_0
 _LATER_S: Final = 10
 _CONNECT_S: Final = 2
 _TUNNEL_S: Final = 3600
+_SILENCE_S: Final = 15
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 # As long as the replicas keep theirs.
 _KEEP_ALIVE_S: Final = 75
 _RETRY_AFTER_S: Final = 5
@@ -95,6 +97,11 @@ class Front:
     request_timeout_s: float = 300.0
     body_timeout_s: float = 30.0
 
+    @property
+    def reaches_beyond(self) -> bool:
+        """Whether a replica is on another machine."""
+        return any(host not in _LOOPBACK for host, _ in self.replicas)
+
 
 def server_name(index: int) -> str:
     """HAProxy's name of the replica number ``index``, from 0."""
@@ -150,11 +157,6 @@ def _defaults(front: Front) -> Iterator[str]:
     yield f"timeout http-request {_ms(front.body_timeout_s)}"
     yield f"timeout http-keep-alive {_KEEP_ALIVE_S}s"
     yield f"timeout tunnel {_TUNNEL_S}s"
-    # A machine that is gone sends no reset: its silence is asked for.
-    yield "option srvtcpka"
-    yield "srvtcpka-idle 5s"
-    yield "srvtcpka-intvl 2s"
-    yield "srvtcpka-cnt 3"
     yield from _errors()
 
 
@@ -250,8 +252,23 @@ def _replicas(front: Front) -> Iterator[str]:
         "default-server check inter 1s fastinter 500ms downinter 1s fall 3 rise 1 "
         "observe layer4 error-limit 1 on-error mark-down"
     )
+    if front.reaches_beyond:
+        yield from _silence()
     for index, address in enumerate(front.replicas):
         yield f"server {server_name(index)} {_address(*address)}"
+
+
+def _silence() -> Iterator[str]:
+    """A machine that is gone sends no reset: silence is asked for, and what it does not acknowledge given up.
+
+    The price is a body that a replica does not read for so long, as it may while the request waits for its
+    turn; on this machine nothing needs that.
+    """
+    yield "option srvtcpka"
+    yield "srvtcpka-idle 5s"
+    yield "srvtcpka-intvl 2s"
+    yield "srvtcpka-cnt 3"
+    yield f"default-server tcp-ut {_SILENCE_S}s"
 
 
 def _stats(front: Front) -> Iterator[str]:
