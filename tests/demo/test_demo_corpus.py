@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from itertools import islice, product
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from decideploy.decide import DecideRequest
+from decideploy.calibrate import read_dataset
 from decideploy.demo.corpus import (
     QUESTIONS,
     Decision,
@@ -21,6 +22,7 @@ from decideploy.demo.corpus import (
     tickets,
     words,
 )
+from decideploy.demo.corpus.__main__ import main as print_corpus
 from decideploy.demo.corpus.drawing import part_of
 
 TOPICS = (tickets, reviews, numbers, dates, shapes)
@@ -72,11 +74,7 @@ def test_held_out_templates_ask_in_other_words() -> None:
 def test_decisions_are_what_the_server_takes(part: Part) -> None:
     found = drawn(phrases=part, fillers=part)
     for decision in found:
-        options = decision.options if decision.kind == "choice" else None
-        asked = DecideRequest(
-            kind=decision.kind, state=decision.state, question=decision.question, options=options
-        )
-        assert asked.answer_options == decision.options
+        assert decision.request.answer_options == decision.options
         assert not set("{}") & set(spelt(decision))
     widths = {len(decision.options) for decision in found if decision.kind == "choice"}
     assert {2, 12} <= widths <= set(range(2, 17))
@@ -86,3 +84,14 @@ def test_no_answer_is_the_usual_one() -> None:
     labels = {kind: Counter(d.label for d in drawn() if d.kind == kind) for kind in ("noul", "score")}
     assert 0.4 < labels["noul"][1] / labels["noul"].total() < 0.6
     assert all(labels["score"][level] > labels["score"].total() / 12 for level in range(6))
+
+
+def test_decisions_are_written_as_calibrate_reads_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert print_corpus(["--phrases", "held-out", "--words", "calibration", "--count", "60"]) == 0
+    written = tmp_path / "data.jsonl"
+    written.write_text(capsys.readouterr().out, "utf-8")
+    found = read_dataset(written).examples
+    drawn_again = islice(decisions(1, phrases=Part.HELD_OUT, words=Part.CALIBRATION), 60)
+    assert [(e.request, e.label) for e in found] == [(d.request, d.label) for d in drawn_again]

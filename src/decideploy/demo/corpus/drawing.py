@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from decideploy.decide.schema import DecideRequest
 from decideploy.decide.slots import CANONICAL_OPTIONS, MAX_READ_OPTIONS, Kind
 
 T = TypeVar("T")
@@ -59,6 +60,16 @@ class Decision:
     def answer(self) -> str:
         """The text of the right option."""
         return self.options[self.label]
+
+    @property
+    def request(self) -> DecideRequest:
+        """The decision as a client asks it."""
+        return DecideRequest(
+            kind=self.kind,
+            state=self.state,
+            question=self.question,
+            options=self.options if self.kind == "choice" else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
