@@ -65,6 +65,15 @@ def test_limits_follow_those_of_the_replicas() -> None:
     assert "    maxconn 20000\n" in front_config(replace(FRONT, requests=10**6))
 
 
+def test_only_replicas_of_other_machines_are_given_up_for_their_silence() -> None:
+    beyond = front_config(replace(FRONT, replicas=(("127.0.0.1", 8002), ("10.0.0.2", 8000))))
+    # On a line of all servers HAProxy 2.6 accepts the limit and does not set it.
+    servers = re.findall(r"^ +server \S+ \S+ tcp-ut 15s$", beyond, re.MULTILINE)
+    assert len(servers) == 2
+    assert "srvtcpka" in beyond
+    assert not re.search("tcp-ut|srvtcpka", front_config(FRONT))
+
+
 def program(folder: Path, text: str) -> dict[str, str]:
     """An environment in which ``haproxy`` is a script that runs ``text``."""
     folder.mkdir(exist_ok=True)

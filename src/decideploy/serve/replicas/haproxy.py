@@ -252,10 +252,11 @@ def _replicas(front: Front) -> Iterator[str]:
         "default-server check inter 1s fastinter 500ms downinter 1s fall 3 rise 1 "
         "observe layer4 error-limit 1 on-error mark-down"
     )
-    if front.reaches_beyond:
-        yield from _silence()
+    yield from _silence() if front.reaches_beyond else ()
+    # HAProxy 2.6 reads this on a server's own line, and not on that of all of them.
+    limit = f" tcp-ut {_SILENCE_S}s" if front.reaches_beyond else ""
     for index, address in enumerate(front.replicas):
-        yield f"server {server_name(index)} {_address(*address)}"
+        yield f"server {server_name(index)} {_address(*address)}{limit}"
 
 
 def _silence() -> Iterator[str]:
@@ -268,7 +269,6 @@ def _silence() -> Iterator[str]:
     yield "srvtcpka-idle 5s"
     yield "srvtcpka-intvl 2s"
     yield "srvtcpka-cnt 3"
-    yield f"default-server tcp-ut {_SILENCE_S}s"
 
 
 def _stats(front: Front) -> Iterator[str]:
