@@ -126,8 +126,13 @@ def make_env(workload: Workload) -> dict[str, str]:
 
 
 def gpu_env(workload: Workload) -> dict[str, str]:
-    """What shows the engine the asked GPU alone."""
-    return {"CUDA_VISIBLE_DEVICES": str(workload.gpu_index)} if workload.gpu_index is not None else {}
+    """What numbers GPUs for the engine as NVML does for the probe, and shows it the asked one alone.
+
+    CUDA's own order begins with the fastest card: with several kinds of card, number 1 would be another.
+    """
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    asked = workload.gpu_index
+    return order if asked is None else order | {"CUDA_VISIBLE_DEVICES": str(asked)}
 
 
 def _cache_folders(workload: Workload) -> dict[str, str]:
