@@ -14,7 +14,7 @@ from decideploy import __version__
 from decideploy.hardware import Gpu, HardwareReport, KernelTrial, kernel_path
 from decideploy.hardware.smoke import Run, not_tested, try_kernels
 from decideploy.plan.argv import gpu_env, make_env
-from decideploy.plan.launch_plan import chosen_gpu
+from decideploy.plan.cuda import chosen_gpu
 from decideploy.plan.workload import Workload
 from decideploy.serve.engine_log import unwritable
 from decideploy.serve.launch import engine_environment
