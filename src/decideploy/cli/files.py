@@ -31,8 +31,9 @@ def add_verbs(verb: AddVerb) -> None:
     sub.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: NAME.manifest.json)")
     sub.add_argument("--sign-key", type=Path, metavar="PEM", help="private key to sign the manifest with")
 
-    sub = verb("demo-model", _demo_model, "Write the small synthetic model")
+    sub = verb("demo-model", _demo_model, "Write the small model that decides about tickets and the like")
     sub.add_argument("dir", type=Path, metavar="DIR", help="folder to write")
+    sub.add_argument("--random", action="store_true", help="random weights: as many files, and no sense")
     sub.add_argument("--nvfp4", action="store_true", help="write the experts in ModelOpt's NVFP4 layout")
 
     sub = verb("convert-adapter", _convert_adapter, "Make adapter_vllm/ from adapter/ and head.safetensors")
@@ -74,7 +75,7 @@ def _lock_model(options: argparse.Namespace, console: Console) -> int:
 def _demo_model(options: argparse.Namespace, console: Console) -> int:
     from decideploy.demo import write_demo_model
 
-    write_demo_model(options.dir, nvfp4=options.nvfp4)
+    write_demo_model(options.dir, nvfp4=options.nvfp4, trained_weights=not options.random)
     console.print(f"demo model in {options.dir}", soft_wrap=True)
     return 0
 

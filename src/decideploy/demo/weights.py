@@ -8,7 +8,7 @@ differences that matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,6 +182,16 @@ def fused_experts() -> dict[str, Array]:
         tensors[f"{prefix}.gate_up_proj"] = np.stack(gate_up)
         tensors[f"{prefix}.down_proj"] = np.stack([expert["down_proj"] for expert in experts])
     return tensors
+
+
+def split_experts(fused: Mapping[str, Array]) -> Iterator[tuple[int, int, dict[str, Array]]]:
+    """``(layer, expert, {gate_proj, up_proj, down_proj})`` of experts that are fused by layer."""
+    for layer in range(arch.NUM_LAYERS):
+        prefix = f"{TEXT_PREFIX}.layers.{layer}.experts"
+        for expert in range(arch.NUM_EXPERTS):
+            gate, up = np.split(fused[f"{prefix}.gate_up_proj"][expert], 2)
+            down = fused[f"{prefix}.down_proj"][expert]
+            yield layer, expert, {"gate_proj": gate, "up_proj": up, "down_proj": down}
 
 
 def vision_tensors() -> dict[str, Array]:
