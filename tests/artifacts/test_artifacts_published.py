@@ -36,8 +36,10 @@ def test_plan_by_a_published_name_needs_no_network(
     assert main(["plan", MODEL, "--hardware", "rtx4090", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["moe_backend"] == "marlin"
-    assert document["max_model_len"] >= 8192
+    assert document["max_model_len"] >= 4096
     assert "sizes alone" in document["notes"][0]
+    assert main(["plan", MODEL, "--hardware", "rtx4090", "--json", "--max-images", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_model_len"] >= 8192
     assert main(["plan", MODEL, "--hardware", "t4"]) == 7
     assert "needs" in capsys.readouterr().err
 

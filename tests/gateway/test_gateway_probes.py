@@ -26,6 +26,7 @@ def test_the_description_tells_the_probes_and_they_answer_as_it_says(proof: Proo
         app = DescribedApp()
         async with served(app, proof=lambda _url, _token: proof) as server:
             paths = app.openapi()["paths"]
+            assert {} in app.openapi()["security"]
             assert set(paths) == {"/own", "/live", "/ready"}
             for path in ("/live", "/ready"):
                 reply = await server.ask(path, method="GET")
@@ -39,7 +40,7 @@ def test_the_description_tells_the_probes_and_they_answer_as_it_says(proof: Proo
 GATE = {"401", "405", "429", "503", "504"}
 
 
-def described_fastapi() -> dict[str, Any]:
+def described_fastapi(*, closed: bool = True) -> dict[str, Any]:
     app = fastapi.FastAPI()
 
     @app.get("/tokens", responses={503: {"description": "its own"}})
@@ -50,7 +51,7 @@ def described_fastapi() -> dict[str, Any]:
     @app.post("/v1/systemone")
     async def write(body: dict[str, Any]) -> None: ...
 
-    probes.describe_gateway(app)
+    probes.describe_gateway(app, closed=closed)
     with TestClient(app) as client:
         client.get("/openapi.json")
         # Asked twice: FastAPI gives the document out that it has made before.
@@ -87,6 +88,8 @@ def test_every_operation_but_the_probes_needs_a_key() -> None:
     (name,) = document["components"]["securitySchemes"]
     assert document["components"]["securitySchemes"][name]["scheme"] == "bearer"
     assert document["security"] == [{name: []}]
+    (_, none) = described_fastapi(closed=False)["security"]
+    assert none == {}, "a server without keys says that it needs one"
     operations = [(path, item) for path, methods in document["paths"].items() for item in methods.values()]
     assert {path for path, item in operations if item.get("security") == []} == {"/live", "/ready"}
 

@@ -99,7 +99,7 @@ class Gateway:
             if message["type"] == "lifespan.startup.complete":
                 app = scope.get("app")
                 if isinstance(app, Described):
-                    describe_gateway(app)
+                    describe_gateway(app, closed=self._keys.keyring.closed)
                 self.lifecycle.start(app)
             elif message["type"].startswith("lifespan.shutdown"):
                 await self.lifecycle.stop()

@@ -63,8 +63,8 @@ class Described(Protocol):
         ...
 
 
-def describe_gateway(app: Described) -> None:
-    """Let the OpenAPI document of ``app`` tell what the gateway adds."""
+def describe_gateway(app: Described, *, closed: bool) -> None:
+    """Let the OpenAPI document of ``app`` tell what the gateway adds; ``closed``: a key is needed."""
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -79,9 +79,9 @@ def describe_gateway(app: Described) -> None:
         components.setdefault("securitySchemes", {})[_SCHEME] = {
             "type": "http",
             "scheme": "bearer",
-            "description": "An API key; a server that was started without keys takes any, and none.",
+            "description": "An API key." if closed else "This server has no keys: it takes any, and none.",
         }
-        document["security"] = [{_SCHEME: []}]
+        document["security"] = [{_SCHEME: []}] if closed else [{_SCHEME: []}, {}]
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
