@@ -6,12 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_facts import GIB, adapter, cpu_report, facts_26b, facts_small, gpu_report
 
-from decideploy.errors import CapacityError
+from decideploy.errors import CapacityError, ConfigError
 from decideploy.hardware import card_report
 from decideploy.plan import Workload, plan
 from decideploy.plan.kv_cache import KvShape
 from decideploy.plan.launch_plan import first_plan
-from decideploy.plan.memory import MIB, repacked_terms, step_terms, vision_terms, weight_terms
+from decideploy.plan.memory import (
+    GRAPHS,
+    MIB,
+    cuda_terms,
+    repacked_terms,
+    step_terms,
+    vision_terms,
+    weight_terms,
+)
+from decideploy.plan.sizing import capture_sizes
 
 
 def test_block_and_floor_are_those_of_the_26b_shape() -> None:
@@ -238,3 +247,27 @@ def test_humming_pads_the_experts() -> None:
     (padding,) = repacked_terms(facts, "humming")
     assert padding.size_bytes == facts.weight_bytes["experts"] // 11
     assert repacked_terms(facts, "marlin") == ()
+
+
+def test_graphs_are_charged_for_what_a_launch_can_capture() -> None:
+    """A prompt longer than every step is captured to the step's length, and costs no graph beyond."""
+    for card, prompt in (("h200", 200_000), ("rtx5090", 32_000)):
+        launch = plan(facts_26b(), card_report(card), workload=Workload(images=False, prompt_tokens=prompt))
+        most = len(capture_sizes(launch.max_num_seqs, 4_096))
+        assert launch.memory.graph_bytes <= sum(
+            term.size_bytes for term in cuda_terms(most) if term.name == GRAPHS
+        )
+
+
+def test_a_long_prompt_is_refused_for_nothing_but_its_keys_and_values() -> None:
+    asked = {"images": False, "kv_cache_dtype": "fp8"}
+    by_length = plan(facts_26b(), card_report("rtx5090"), workload=Workload(max_model_len=100_001, **asked))
+    by_prompt = plan(facts_26b(), card_report("rtx5090"), workload=Workload(prompt_tokens=100_000, **asked))
+    assert by_prompt.max_model_len >= by_length.max_model_len
+
+
+@pytest.mark.parametrize("asked", [{"max_num_seqs": 10**9}, {"prompt_tokens": 10**9}])
+def test_absurd_sizes_are_refused_at_once(asked: dict[str, int]) -> None:
+    """By a sum or a length, before anything is made of so many parts."""
+    with pytest.raises((CapacityError, ConfigError)):
+        first_plan(facts_26b(), card_report("h200"), workload=Workload(**asked))

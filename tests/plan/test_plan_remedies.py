@@ -72,19 +72,19 @@ TENTH = GIB // 10
 
 
 def test_eight_bit_keys_are_named_where_they_are_enough_and_read() -> None:
-    ada, ampere = (refusal(gpu_report(234 * TENTH, capability=c), **LONG).next_step for c in ("8.9", "8.6"))
+    ada, ampere = (refusal(gpu_report(218 * TENTH, capability=c), **LONG).next_step for c in ("8.9", "8.6"))
     assert "--kv-cache-dtype fp8" in ada
     assert "fp8" not in ampere
 
 
 def test_the_cheapest_is_named_first() -> None:
-    told = refusal(gpu_report(236 * TENTH, capability="8.9"), **LONG).next_step
+    told = refusal(gpu_report(220 * TENTH, capability="8.9"), **LONG).next_step
     names = re.findall(r"--[a-z-]+", told)
     assert names == ["--gpu-memory-utilization", "--max-num-seqs", "--kv-cache-dtype"]
 
 
 def test_what_serves_every_request_only_together_comes_before_what_refuses_some() -> None:
-    error = refusal(gpu_report(228 * TENTH, capability="8.9"), **LONG)
+    error = refusal(gpu_report(210 * TENTH, capability="8.9"), **LONG)
     first, second, *_ = error.next_step.split("; or ")
     assert " with " in first
     assert "--prompt-tokens" not in first

@@ -237,8 +237,8 @@ def _terms(inputs: Inputs, backend: str | None, total: int, batched: int) -> tup
         *(mem.draft_terms(workload.draft_bytes) if workload.draft_model else ()),
         *step,
         *(_vision_terms(workload, step, batched=batched, total=total) if workload.images else ()),
-        # As many as the longest step has: a little more memory must not cost a graph's worth of KV.
-        *mem.cuda_terms(len(_graph_sizes(workload, workload.longest_prompt_tokens))),
+        # As many as the longest step can have: a little more memory must not cost a graph's worth of KV.
+        *mem.cuda_terms(len(_graph_sizes(workload, sizing.step_sizes(workload)[-1]))),
     )
 
 

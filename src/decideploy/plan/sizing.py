@@ -92,7 +92,7 @@ def gpu_batched_tokens(
     """
     if workload.max_num_batched_tokens:
         return asked_batched_tokens(workload, images=workload.images)
-    least, usual, most = (max(n, workload.sequences) for n in step_sizes(workload))
+    least, usual, most = step_sizes(workload)
 
     def fits(tokens: int) -> bool:
         kept = reserved(tokens) if tokens <= usual else max(reserved(tokens), small)
@@ -103,8 +103,11 @@ def gpu_batched_tokens(
 
 
 def step_sizes(workload: Workload) -> tuple[int, int, int]:
-    """Tokens of the smallest step, of the usual one, and of that of a large card."""
-    return _LEAST_BATCHED_TOKENS, SMALL_BATCHED_TOKENS, _BATCHED_TOKENS[workload.goal]
+    """Tokens of the smallest step, of the usual one, and of that of a large card; as asked, all alike."""
+    if asked := workload.max_num_batched_tokens:
+        return asked, asked, asked
+    least, usual, most = _LEAST_BATCHED_TOKENS, SMALL_BATCHED_TOKENS, _BATCHED_TOKENS[workload.goal]
+    return max(least, workload.sequences), max(usual, workload.sequences), max(most, workload.sequences)
 
 
 def asked_batched_tokens(workload: Workload, *, images: bool) -> int:
@@ -143,7 +146,7 @@ def capture_sizes(max_num_seqs: int, prompt_tokens: int) -> tuple[int, ...]:
 
     A batch is padded to the next size, so steps stay within a tenth of a prompt above 512 tokens.
     """
-    decode = {1, 2, 4, *range(8, max_num_seqs + 1, 8)}
-    prompts = {*range(96, 513, 32), *range(576, prompt_tokens + 1, 64), prompt_tokens}
     ceiling = max(prompt_tokens, 1)
+    decode = {1, 2, 4, *range(8, min(max_num_seqs, ceiling) + 1, 8)}
+    prompts = {*range(96, 513, 32), *range(576, prompt_tokens + 1, 64), prompt_tokens}
     return tuple(sorted(size for size in decode | prompts if 1 <= size <= ceiling))
