@@ -16,10 +16,8 @@ COUNT, WRITERS, TOKENS = 60, 8, 256
 
 
 @pytest.fixture(scope="module")
-def drafting(demo_model_nvfp4, hardware, results, tmp_path_factory):
+def drafting(demo_model_nvfp4, results, tmp_path_factory):
     """The demo model with a draft of random weights; text only, its kernel tested elsewhere."""
-    if hardware.platform != "cuda":
-        pytest.skip("the CPU engine takes no draft")
     draft = write_draft(tmp_path_factory.mktemp("draft") / "draft")
     size = (draft / "model.safetensors").stat().st_size
     wishes = {"draft_model": str(draft), "draft_bytes": size, "images": False}

@@ -43,7 +43,7 @@ def test_the_engine_numbers_gpus_as_the_probe_does() -> None:
     """Else the second of two different cards is another one for CUDA, which begins with the fastest."""
     assert plan(facts_26b(), gpu_report(80 * GIB)).env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     asked = plan(facts_26b(), gpu_report(80 * GIB), workload=Workload(gpu_index=0)).env
-    assert asked["CUDA_VISIBLE_DEVICES"] == "0"
+    assert asked["CUDA_VISIBLE_DEVICES"] == "GPU-0"
     assert asked["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from decideploy.errors import ConfigError
 from decideploy.hardware import HardwareReport, card_report
-from decideploy.serve.replicas import shares
+from decideploy.plan import Workload, plan
+from decideploy.serve.replicas import Share, shares
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plan"))
-from plan_facts import GIB, host, known, unknown
+from plan_facts import GIB, facts_26b, host, known, unknown
 
 
 def box(count: int, **changes: object) -> HardwareReport:
@@ -22,12 +23,17 @@ def box(count: int, **changes: object) -> HardwareReport:
     return replace(report, gpus=gpus)
 
 
+def shown(share: Share) -> str:
+    """What the engine of a replica is shown, by the plan of its share."""
+    env = plan(facts_26b(), share.hardware, workload=Workload(gpu_index=share.gpu_index)).env | share.env
+    assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    return env["CUDA_VISIBLE_DEVICES"]
+
+
 def test_each_replica_sees_one_gpu() -> None:
     found = shares(box(3), "auto", cores=range(8))
     assert [share.label for share in found] == ["GPU 0", "GPU 2", "GPU 4"]
-    assert [share.env for share in found] == [
-        {"CUDA_VISIBLE_DEVICES": f"GPU-{number}"} for number in range(3)
-    ]
+    assert [shown(share) for share in found] == [f"GPU-{number}" for number in range(3)]
     assert [[gpu.index for gpu in share.hardware.gpus] for share in found] == [[0], [2], [4]]
     assert [share.gpu_index for share in shares(box(3), 2, cores=range(8))] == [0, 2]
 
@@ -40,7 +46,7 @@ def test_hidden_gpus_are_left_alone() -> None:
 
 def test_without_an_id_the_order_of_the_probe_holds() -> None:
     (share,) = shares(box(1, uuid=unknown("test")), "auto", cores=range(8))
-    assert share.env == {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert shown(share) == "0"
 
 
 def test_cores_and_memory_are_divided() -> None:

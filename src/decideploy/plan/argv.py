@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from decideploy.hardware import Gpu
 from decideploy.plan.workload import Workload
 
 if TYPE_CHECKING:
@@ -125,14 +126,16 @@ def make_env(workload: Workload) -> dict[str, str]:
     return env | _cache_folders(workload)
 
 
-def gpu_env(workload: Workload) -> dict[str, str]:
-    """What numbers GPUs for the engine as NVML does for the probe, and shows it the asked one alone.
+def gpu_env(gpu: Gpu, workload: Workload) -> dict[str, str]:
+    """What numbers GPUs for the engine as NVML does for the probe, and shows it ``gpu`` alone if asked to.
 
-    CUDA's own order begins with the fastest card: with several kinds of card, number 1 would be another.
+    CUDA's own order begins with the fastest card: with several kinds of card, number 1 would be another. An
+    id needs no order.
     """
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    asked = workload.gpu_index
-    return order if asked is None else order | {"CUDA_VISIBLE_DEVICES": str(asked)}
+    if workload.gpu_index is None:
+        return order
+    return order | {"CUDA_VISIBLE_DEVICES": gpu.uuid.value or str(gpu.index)}
 
 
 def _cache_folders(workload: Workload) -> dict[str, str]:

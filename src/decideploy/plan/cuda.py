@@ -90,7 +90,7 @@ def cuda_choices(inputs: Inputs) -> Choices:
             *_draft_flags(workload),
             *(("--attention-backend", attention[0]) if attention else ()),
         ),
-        env=gpu_env(workload),
+        env=gpu_env(gpu, workload),
         max_model_len=length,
         batched_tokens=batched,
         steps_in_flight=_STEPS_IN_FLIGHT,
@@ -321,13 +321,18 @@ def _kernel_reasons(kernel: KernelPath | None, workload: Workload) -> dict[str, 
 def _notes(
     kernel: KernelPath | None, workload: Workload, memory: MemoryPlan, shape: KvShape, length: int
 ) -> Iterator[str]:
-    for entry in kernel.cautions if kernel else ():
-        if kernel and entry.verdict == "prove":
+    if kernel is not None:
+        yield from _cautions(kernel)
+    if workload.tensor_parallel_size > 1:
+        yield "the sum is that of each GPU; more than one GPU was never measured"
+    yield from workload_notes(workload, memory, shape, length, images=workload.images)
+
+
+def _cautions(kernel: KernelPath) -> Iterator[str]:
+    for entry in kernel.cautions:
+        if entry.verdict == "prove":
             yield (
                 f"{kernel.backend} on {kernel.compute_capability} {entry.why} "
                 f"({', '.join(entry.references)}): compare its decisions with those of --moe-backend marlin "
                 "before you rely on it"
             )
-    if workload.tensor_parallel_size > 1:
-        yield "the sum is that of each GPU; more than one GPU was never measured"
-    yield from workload_notes(workload, memory, shape, length, images=workload.images)

@@ -92,7 +92,7 @@ def with_kernel_test(
         gpu,
         order,
         dtype=path.dtype,
-        env=engine_environment({**make_env(workload), **gpu_env(workload)}),
+        env=engine_environment({**make_env(workload), **gpu_env(gpu, workload)}),
         known={} if key is None or again else _recall(key, folder),
         run=run,
     )

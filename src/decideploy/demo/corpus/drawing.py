@@ -141,26 +141,22 @@ def without(table: Iterable[str], word: str) -> list[str]:
 
 def noul(topic: str, state: str, question: str, *, truth: bool, evidence: str) -> Decision:
     """A question that is false or true."""
-    return Decision(
-        topic=topic,
-        kind="noul",
-        state=state,
-        question=question,
-        options=CANONICAL_OPTIONS["noul"],
-        label=int(truth),
-        evidence=evidence,
-    )
+    return _canonical(topic, "noul", state, question, label=int(truth), evidence=evidence)
 
 
 def score(topic: str, state: str, question: str, *, level: int, evidence: str) -> Decision:
     """A question with a ``level`` from 0 to 5."""
+    return _canonical(topic, "score", state, question, label=level, evidence=evidence)
+
+
+def _canonical(topic: str, kind: Kind, state: str, question: str, *, label: int, evidence: str) -> Decision:
     return Decision(
         topic=topic,
-        kind="score",
+        kind=kind,
         state=state,
         question=question,
-        options=CANONICAL_OPTIONS["score"],
-        label=level,
+        options=CANONICAL_OPTIONS[kind],
+        label=label,
         evidence=evidence,
     )
 

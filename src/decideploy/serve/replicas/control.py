@@ -7,6 +7,7 @@ answers, the last one holds the outcome.
 from __future__ import annotations
 
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
@@ -145,8 +146,6 @@ def ask_for_restart(
 
     Raises ConfigError when none is there, ReportedError with what the server met.
     """
-    import socket  # noqa: PLC0415
-
     path = run_folder(state_dir, port) / _SOCKET
     try:
         with socket_address(path) as address, socket.socket(socket.AF_UNIX) as stream:

@@ -169,7 +169,7 @@ class Fleet:
         thread.start()
 
     def _restart(self, replica: Replica, pause_s: float) -> None:
-        with replica.work():
+        with replica.at_work:
             if replica.ready:
                 # Somebody renewed it meanwhile.
                 return
@@ -249,7 +249,7 @@ class Fleet:
 
     def _renew(self, replica: Replica, revision: Revision, tell: Tell) -> None:
         name = f"replica {replica.index}"
-        with replica.work():
+        with replica.at_work:
             self._require_another(replica)
             tell(f"{name}: draining")
             try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -116,9 +116,3 @@ class Replica:
         """Finish nothing more."""
         if (engine := self._engine) is not None:
             engine.hasten()
-
-    @contextmanager
-    def work(self) -> Iterator[None]:
-        """While it is stopped or started; waits for whoever does so now."""
-        with self.at_work:
-            yield

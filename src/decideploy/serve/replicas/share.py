@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from decideploy.errors import ConfigError
-from decideploy.hardware import Gpu, HardwareReport, Reading
+from decideploy.hardware import HardwareReport, Reading
 from decideploy.plan.sizing import host_free
 
 Count: TypeAlias = int | Literal["auto"]
@@ -15,9 +15,10 @@ Count: TypeAlias = int | Literal["auto"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """The hardware that one replica sees, and the environment that shows its engine no more.
+    """The hardware that one replica sees. ``label`` names it to people.
 
-    ``gpu_index`` is that of its GPU, None on CPU. ``label`` names it to people.
+    ``gpu_index`` is that of its GPU, by which the plan shows its engine no other; None on CPU, where ``env``
+    binds the engine to its cores.
     """
 
     hardware: HardwareReport
@@ -57,17 +58,9 @@ def _of_gpus(hardware: HardwareReport, count: Count) -> tuple[Share, ...]:
             hardware=replace(hardware, gpus=(gpu,)),
             label=f"GPU {gpu.index}",
             gpu_index=gpu.index,
-            env=_only(gpu),
         )
         for gpu in gpus[:wanted]
     )
-
-
-def _only(gpu: Gpu) -> dict[str, str]:
-    """Shows an engine ``gpu`` alone: by its id, which needs no order, else in the order of the probe."""
-    if gpu.uuid.value:
-        return {"CUDA_VISIBLE_DEVICES": gpu.uuid.value}
-    return {"CUDA_VISIBLE_DEVICES": str(gpu.index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def _of_cores(hardware: HardwareReport, count: Count, cores: Sequence[int]) -> tuple[Share, ...]:

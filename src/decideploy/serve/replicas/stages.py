@@ -155,7 +155,7 @@ def _check_options(options: ServeOptions) -> None:
 def _ground(options: ServeOptions, state_dir: Path, console: Console) -> _Ground:
     build = stages.check_build(options, console)
     assert options.replicas is not None
-    parts = shares(stages.probed(build, console), options.replicas, cores=sorted(os.sched_getaffinity(0)))
+    parts = shares(stages.probed(build, console), options.replicas, cores=tuple(os.sched_getaffinity(0)))
     for index, share in enumerate(parts):
         stages.tell(console, "replica", f"{index}: {share.label}, port {options.port + _FIRST + index}")
     return _Ground(options=options, state_dir=state_dir, console=console, build=build, shares=parts)
